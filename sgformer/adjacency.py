@@ -1,0 +1,113 @@
+"""The undirected edges of a graph, as the CSR arrays that are memory-mapped at serving time.
+
+Invariants, established once by the constructors below and relied upon everywhere: symmetric, no self-loops, no duplicates,
+neighbours in rising order. numpy only: service workers read this without torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgformer.arrays import Indices, expand_runs
+from sgformer.errors import GraphError
+
+
+@dataclass(frozen=True)
+class Adjacency:
+    """`indices[indptr[v]:indptr[v+1]]` are the neighbours of v."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32] | NDArray[np.int64]
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        """Every undirected edge counted once."""
+        return len(self.indices) // 2
+
+    def degrees(self, nodes: Indices) -> Indices:
+        """Numbers of neighbours, without the self-loop that the propagation adds."""
+        return self.indptr[nodes + 1] - self.indptr[nodes]
+
+    def all_degrees(self) -> Indices:
+        return np.diff(self.indptr)
+
+    def neighbors(self, nodes: Indices) -> Indices:
+        """The neighbour lists of `nodes`, laid end to end (lengths: `degrees(nodes)`)."""
+        return self.indices[expand_runs(self.indptr[nodes], self.degrees(nodes))].astype(np.int64)
+
+    def linked(self, left: Indices, right: Indices) -> NDArray[np.bool_]:
+        """For each pair (left[i], right[i]): is there an edge? A bisection of left's list, all pairs in step."""
+        low, high = self.indptr[left], self.indptr[left + 1]
+        end = high
+        while (open_ := low < high).any():
+            middle = (low + high) // 2
+            # A closed range may stand at the very end of `indices`: it reads any valid place and is left as it is.
+            below = self.indices[np.where(open_, middle, 0)] < right
+            low = np.where(open_ & below, middle + 1, low)
+            high = np.where(open_ & ~below, middle, high)
+        inside = low < end
+        return inside & (self.indices[np.where(inside, low, 0)] == right) if len(self.indices) else inside
+
+    @classmethod
+    def from_edges(cls, edge_index: Any, num_nodes: int) -> Adjacency:
+        """From a (2, E) array of node ids: made undirected, coalesced, self-loops dropped (the propagation adds its own).
+
+        Raises:
+            GraphError: ids that are not integers, out of range, or not in two rows.
+        """
+        edges = checked_edge_index(edge_index, num_nodes)
+        edges = edges[:, edges[0] != edges[1]]
+        # One integer per directed edge: sorting them sorts by row, then by neighbour.
+        keys = np.concatenate([edges[0] * num_nodes + edges[1], edges[1] * num_nodes + edges[0]])
+        keys.sort()
+        if len(keys):
+            keys = keys[np.append(True, keys[1:] != keys[:-1])]
+        rows, columns = np.divmod(keys, num_nodes)
+        indptr = np.zeros(num_nodes + 1, dtype=np.int64)
+        np.cumsum(np.bincount(rows, minlength=num_nodes), out=indptr[1:])
+        narrow = num_nodes <= np.iinfo(np.int32).max
+        return cls(indptr, columns.astype(np.int32) if narrow else columns)
+
+    @classmethod
+    def from_matrix(cls, matrix: Any) -> Adjacency:
+        """From a square adjacency matrix, dense or scipy sparse; any non-zero entry is an edge."""
+        shape: tuple[int, ...] = tuple(getattr(matrix, "shape", ()))
+        if len(shape) != 2 or shape[0] != shape[1]:
+            raise GraphError(f"an adjacency matrix must be square, got shape {shape}")
+        if hasattr(matrix, "tocoo"):
+            coordinates = matrix.tocoo()
+            filled = coordinates.data != 0
+            edges = np.stack([coordinates.row[filled], coordinates.col[filled]])
+        else:
+            edges = np.stack(np.nonzero(np.asarray(matrix)))
+        return cls.from_edges(edges.astype(np.int64), shape[0])
+
+    def edge_index(self) -> Indices:
+        """Both directions of every edge as a (2, 2E) array, sorted by source."""
+        rows = np.repeat(np.arange(self.num_nodes), self.all_degrees())
+        return np.stack([rows, self.indices.astype(np.int64)])
+
+
+def checked_edge_index(edge_index: Any, num_nodes: int) -> Indices:
+    edges = np.asarray(edge_index)
+    if edges.size == 0 and edges.ndim in (1, 2):
+        return np.empty((2, 0), dtype=np.int64)
+    if edges.ndim != 2 or edges.shape[0] != 2:
+        raise GraphError(f"edge_index has shape {edges.shape}, expected (2, number of edges)")
+    if edges.dtype.kind not in "iu":
+        raise GraphError(f"edge_index holds {edges.dtype}, expected integer node ids")
+    outside = (edges < 0) | (edges >= num_nodes)
+    if outside.any():
+        column = int(np.argmax(outside.any(axis=0)))
+        raise GraphError(
+            f"edge {column} is {edges[0, column]} - {edges[1, column]}, expected node ids from 0 to {num_nodes - 1}"
+        )
+    return edges.astype(np.int64)

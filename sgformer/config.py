@@ -1,0 +1,135 @@
+"""The shape of a model: everything that decides what the forward pass computes, and nothing else.
+
+The switches cover the three published variants of SGFormer, which are *not* interchangeable:
+
+    ============================  ============  ==================  ===================
+    switch                        paper         PyG, authors large  authors medium
+    ============================  ============  ==================  ===================
+    normalization                 frobenius     row / frobenius     frobenius
+    gnn_input                     shared        own                 features
+    attention_activation          no            yes                 no
+    gnn_residual                  no            yes                 no
+    gnn_plain_last                no            no                  yes
+    ============================  ============  ==================  ===================
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from sgformer.errors import ConfigError
+
+Normalization = Literal["frobenius", "row"]
+GnnInput = Literal["shared", "own", "features"]
+Combine = Literal["add", "cat"]
+FeatureTransform = Literal["none", "row", "standard"]
+Task = Literal["multiclass", "multilabel", "regression"]
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "normalization": get_args(Normalization),
+    "gnn_input": get_args(GnnInput),
+    "combine": get_args(Combine),
+    "feature_transform": get_args(FeatureTransform),
+    "task": get_args(Task),
+}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """One SGFormer: a single attention layer beside an `layers`-deep GCN.
+
+    Raises:
+        ConfigError: a value is out of range, of the wrong type, or contradicts another one.
+    """
+
+    in_features: int
+    out_features: int
+    hidden: int = 64
+    heads: int = 1
+    layers: int = 2
+    """GCN layers; 0 means that the graph branch is its own input."""
+    alpha: float = 0.5
+    """Share of the graph branch in the embedding: (1 - alpha) AN + alpha GN. Not used by `combine="cat"`."""
+    normalization: Normalization = "frobenius"
+    """How queries and keys are scaled: one norm for the whole matrix (the paper) or one per row and head (PyG)."""
+    gnn_input: GnnInput = "shared"
+    """What the GCN reads: Z0 (the paper), its own input layer (PyG, authors' large), or the features (authors' medium)."""
+    value_map: bool = True
+    qkv_bias: bool = True
+    attention_residual: float | None = 0.5
+    """The `a` of a AN + (1 - a) Z0; None leaves the residual out."""
+    input_layer_norm: bool = True
+    attention_layer_norm: bool = True
+    attention_activation: bool = False
+    gnn_weight: bool = True
+    gnn_batch_norm: bool = True
+    gnn_activation: bool = True
+    gnn_residual: bool = False
+    """Adds the GCN's *input* after every layer, as the published code does (not the previous layer)."""
+    gnn_init: bool = False
+    """`use_init` of the authors' code: every layer also reads the GCN's input."""
+    gnn_plain_last: bool = False
+    """The last layer has no norm, activation or residual (authors' medium-graph GCN)."""
+    combine: Combine = "add"
+    feature_transform: FeatureTransform = "none"
+    task: Task = "multiclass"
+    attention_dropout: float = 0.0
+    gnn_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("in_features", "out_features", "hidden", "heads"):
+            self._need_integer(name, at_least=1)
+        self._need_integer("layers", at_least=0)
+        self._need_share("alpha")
+        self._need_share("attention_dropout")
+        self._need_share("gnn_dropout")
+        if self.attention_residual is not None:
+            self._need_share("attention_residual", closed=True)
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        for field in fields(self):
+            if field.type == "bool" and not isinstance(getattr(self, field.name), bool):
+                raise ConfigError(f"{field.name} must be true or false, got {getattr(self, field.name)!r}")
+        if self.gnn_input == "features":
+            self._check_features_input()
+        if self.gnn_init and not self.gnn_weight:
+            raise ConfigError("gnn_init reads the GCN's input through each layer's weight: it needs gnn_weight")
+
+    @property
+    def embedding_size(self) -> int:
+        return self.hidden * (2 if self.combine == "cat" else 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
+        """The inverse of `to_dict`. Unknown and missing names are errors, not defaults."""
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(values) - known):
+            raise ConfigError(f"unknown model setting(s): {', '.join(unknown)}")
+        if missing := sorted(known - set(values)):
+            raise ConfigError(f"missing model setting(s): {', '.join(missing)}")
+        return cls(**values)
+
+    def _check_features_input(self) -> None:
+        """The features are D wide and the layers d wide, so what adds or joins the two has no meaning."""
+        if self.layers == 0:
+            raise ConfigError("gnn_input='features' needs at least one GCN layer to bring the features to hidden size")
+        for name, wanted in (("gnn_weight", True), ("gnn_residual", False), ("gnn_init", False)):
+            if getattr(self, name) is not wanted:
+                raise ConfigError(f"gnn_input='features' needs {name}={wanted}")
+
+    def _need_integer(self, name: str, at_least: int) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+            raise ConfigError(f"{name} must be a whole number of at least {at_least}, got {value!r}")
+
+    def _need_share(self, name: str, closed: bool = False) -> None:
+        value = getattr(self, name)
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not number or not (0 <= value < 1 or (closed and value == 1)):
+            raise ConfigError(f"{name} must lie in [0, 1{']' if closed else ')'}, got {value!r}")

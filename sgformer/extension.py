@@ -1,0 +1,123 @@
+"""Answers for new nodes: the graph extended by them, without the rest of the graph being touched.
+
+`exact` equals the full-graph forward on the graph with the new nodes and their undirected edges added. `frozen` does not
+recompute the neighbours' states, which an added edge changes from the second layer on: an approximation, and it is called
+one. Both use the neighbours' new degrees and the updated attention sums, so with at most one layer they are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from sgformer.adjacency import Adjacency
+from sgformer.arrays import Array, Indices, ops_for
+from sgformer.inference import Answers, InferenceModel
+from sgformer.neighborhood import Neighborhood
+from sgformer.new_nodes import NewNodes
+from sgformer.states import NodeStates
+from sgformer.sums import AttentionSums
+
+Mode = Literal["exact", "frozen"]
+
+
+@dataclass(frozen=True)
+class ExtendedAnswers(Answers):
+    recomputed: Indices
+    """Stored states that were recomputed, per new node (joint nodes share theirs)."""
+    exactness: Mode
+    """`exact` also where frozen neighbours were asked for and nothing had to be recomputed."""
+
+
+def extend(
+    model: InferenceModel,
+    states: NodeStates,
+    sums: AttentionSums,
+    adjacency: Adjacency,
+    new: NewNodes,
+    mode: Mode = "exact",
+    max_recompute: int | None = None,
+) -> ExtendedAnswers:
+    """Answers for new nodes, each in its own scenario (see `NewNodes`), at a cost that does not depend on N.
+
+    Raises:
+        NeighborhoodTooLarge: `exact` and a scenario needs more than `max_recompute` adjacency entries.
+    """
+    layers = model.config.layers
+    exact = mode == "exact" or layers < 2
+    inputs, graph_inputs = model.inputs(new.features)
+    around = Neighborhood.around(new, adjacency, layers if exact else min(layers, 1), max_recompute)
+    graph_states = _propagated(model, states, around, graph_inputs)
+    answers = model.answer(inputs, _attended(model, sums, new, inputs), graph_states)
+    recomputed = around.recomputed(new.num_scenarios)[new.scenarios]
+    return ExtendedAnswers(answers.embeddings, answers.logits, recomputed, "exact" if exact else "frozen")
+
+
+def _attended(model: InferenceModel, sums: AttentionSums, new: NewNodes, inputs: Array) -> Array:
+    """The attention output of every new node, over the stored rows and those of its own scenario."""
+    query, key, value = model.queries(inputs), model.keys(inputs), model.values(inputs)
+    if new.num_scenarios == len(new):
+        return sums.attend_each_added(query, key, value)
+    sums = sums.to(inputs)
+    ends = np.append(np.flatnonzero(np.diff(new.scenarios)) + 1, len(new))
+    parts, start = [], 0
+    for end in ends:
+        rows = slice(start, int(end))
+        parts.append(sums.with_rows(query[rows], key[rows], value[rows]).attend(query[rows], value[rows]))
+        start = int(end)
+    return ops_for(inputs).concat(parts)
+
+
+def _propagated(model: InferenceModel, states: NodeStates, around: Neighborhood, new_states: Array) -> Array:
+    """The GCN's output for the new nodes.
+
+    P = D^-1/2 (A + I) D^-1/2, so a node sends its state over the root of its degree, and divides what it receives by the
+    root of its own. `changed` holds the recomputed states of one layer's ball.
+    """
+    ops = ops_for(new_states)
+    new_initial = new_states
+    new_root = model.scalars(around.new_degrees**-0.5)
+    changed: Array | None = None
+    for layer, apply in enumerate(model.graph_layers, start=1):
+        sent_by_new = new_states * new_root
+        neighbors = _neighbor_states(model, states, around, layer - 1, changed)
+        received = around.into_new.sum(ops.concat([sent_by_new, neighbors]))
+        if layer <= len(around.into_layer):
+            changed = _recomputed(model, states, around, layer, changed, sent_by_new)
+        new_states = apply(received * new_root, new_initial)
+    return new_states
+
+
+def _neighbor_states(
+    model: InferenceModel, states: NodeStates, around: Neighborhood, layer: int, changed: Array | None
+) -> Array:
+    """What the stored neighbours of the new nodes send them after `layer`: their states over the root of their degrees."""
+    touched = around.balls[0]
+    if changed is None:
+        rows = model.rows(states.layers[layer], touched.nodes)
+    else:
+        rows = ops_for(changed).take(changed, around.touched_in(layer))
+    return rows * model.scalars(touched.new_degrees**-0.5)
+
+
+def _recomputed(
+    model: InferenceModel,
+    states: NodeStates,
+    around: Neighborhood,
+    layer: int,
+    changed: Array | None,
+    sent_by_new: Array,
+) -> Array:
+    """The states after `layer` of all nodes in its ball, from their cached aggregates and what changed around them."""
+    source, target = around.ball(layer - 1), around.ball(layer)
+    before = model.rows(states.layers[layer - 1], source.nodes)
+    after = before if changed is None else changed
+    difference = after * model.scalars(source.new_degrees**-0.5) - before * model.scalars(source.degrees**-0.5)
+    received = around.into_layer[layer - 1].sum(ops_for(before).concat([difference, sent_by_new]))
+    cached = model.rows(states.aggregates[layer - 1], target.nodes)
+    aggregate = cached * model.scalars((target.degrees / target.new_degrees) ** 0.5)
+    aggregate = aggregate + received * model.scalars(target.new_degrees**-0.5)
+    apply = model.graph_layers[layer - 1]
+    return apply(aggregate, model.rows(states.layers[0], target.nodes) if apply.reads_initial else None)

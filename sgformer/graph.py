@@ -1,0 +1,84 @@
+"""A graph: features and undirected edges, validated once, here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sgformer.adjacency import Adjacency
+from sgformer.errors import GraphError
+from sgformer.features import FeatureRows, SparseRows, checked_features, stack_rows
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Node i has feature row i. Build one with `Graph.build`, which checks; the constructor does not.
+
+    The arrays are shared with the caller, not copied: change them and the graph changes.
+    """
+
+    features: FeatureRows
+    adjacency: Adjacency
+
+    @classmethod
+    def build(cls, features: Any, edge_index: Any) -> Graph:
+        """From a feature matrix (dense, `SparseRows`, or scipy sparse) and a (2, E) array of edges in any direction.
+
+        Raises:
+            GraphError: fewer than two nodes, no features, NaN, wrong shapes, or edges that name no node.
+        """
+        rows = checked_features(as_rows(features), None, GraphError)
+        cls._check_size(rows)
+        return cls(rows, Adjacency.from_edges(edge_index, rows.shape[0]))
+
+    @classmethod
+    def from_matrix(cls, features: Any, matrix: Any) -> Graph:
+        """The same from a square adjacency matrix, dense or scipy sparse."""
+        rows = checked_features(as_rows(features), None, GraphError)
+        cls._check_size(rows)
+        adjacency = Adjacency.from_matrix(matrix)
+        if adjacency.num_nodes != rows.shape[0]:
+            raise GraphError(f"{rows.shape[0]} feature rows for an adjacency matrix of {adjacency.num_nodes} nodes")
+        return cls(rows, adjacency)
+
+    @staticmethod
+    def _check_size(rows: FeatureRows) -> None:
+        nodes, width = rows.shape
+        # One node alone has no all-pair attention: its denominator is 1 + cos(q, k), which reaches zero.
+        if nodes < 2:
+            raise GraphError(f"a graph needs at least 2 nodes, got {nodes}")
+        if width == 0:
+            raise GraphError("a graph needs at least 1 feature per node, got 0")
+
+    @property
+    def num_nodes(self) -> int:
+        return int(self.features.shape[0])
+
+    @property
+    def num_features(self) -> int:
+        return int(self.features.shape[1])
+
+    @property
+    def num_edges(self) -> int:
+        return self.adjacency.num_edges
+
+    def with_nodes(self, features: FeatureRows, edges: Any) -> Graph:
+        """This graph with new nodes N, N+1, ... and further edges: what an exact answer must equal. Costs O(N + E)."""
+        if isinstance(self.features, SparseRows):
+            if not isinstance(features, SparseRows):
+                raise GraphError("this graph has sparse features, the new nodes have dense ones")
+            rows: FeatureRows = stack_rows([self.features, features])
+        else:
+            rows = np.concatenate([self.features, np.asarray(features, dtype=self.features.dtype)])
+        return Graph.build(rows, np.concatenate([self.adjacency.edge_index(), np.asarray(edges, dtype=np.int64)], axis=1))
+
+
+def as_rows(features: Any) -> Any:
+    """scipy's sparse matrices as `SparseRows`; anything else as it came."""
+    if not hasattr(features, "tocsr"):
+        return features
+    matrix = features.tocsr()
+    matrix.sum_duplicates()
+    return SparseRows(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1])

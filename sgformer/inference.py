@@ -1,0 +1,254 @@
+"""The request-time model: weights as plain arrays, batch norms folded, numpy on a CPU and torch on CUDA.
+
+Only row-wise parts live here. What crosses rows is in `sums` (attention) and `extension` (propagation). Never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgformer.arrays import Array, Indices, ops_for
+from sgformer.config import ModelConfig
+from sgformer.features import FeatureRows, SparseRows, folded, transformed
+from sgformer.states import NodeStates
+from sgformer.sums import AttentionSums
+from sgformer.weights import check_weights, layer_has_weight, layer_is_plain
+
+NORM_EPSILON = 1e-5
+"""Of layer norm and batch norm alike: torch's default, which every published variant uses."""
+ROW_EPSILON = 1e-6
+"""PyG replaces exact zeros of queries and keys by this before it divides a row by its length."""
+
+
+@dataclass(frozen=True)
+class Affine:
+    weight: Array | None
+    """(in, out); None is the identity."""
+    bias: Array | None
+    """None only where there is a weight and no features are read."""
+
+    def __call__(self, rows: Array) -> Array:
+        if self.weight is None:
+            return rows + self.bias
+        if isinstance(rows, SparseRows):
+            return rows.times(self.weight) + self.bias
+        ops = ops_for(rows)
+        return ops.product(rows, self.weight) if self.bias is None else ops.affine(rows, self.weight, self.bias)
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    weight: Array
+    bias: Array
+
+    def __call__(self, rows: Array) -> Array:
+        return ops_for(rows).layer_norm(rows, self.weight, self.bias, NORM_EPSILON)
+
+
+@dataclass(frozen=True)
+class GraphLayer:
+    """One GCN layer after its propagation: everything of it that is row-wise."""
+
+    affine: Affine
+    initial_weight: Array | None
+    activation: bool
+    residual: bool
+
+    @property
+    def reads_initial(self) -> bool:
+        return self.residual or self.initial_weight is not None
+
+    def __call__(self, aggregate: Array, initial: Array | None) -> Array:
+        """`initial` is the GCN's input row; it may be None where `reads_initial` is false."""
+        ops = ops_for(aggregate)
+        out = self.affine(aggregate)
+        if self.initial_weight is not None:
+            out = out + ops.product(initial, self.initial_weight)
+        if self.activation:
+            out = ops.relu(out)
+        return out + initial if self.residual else out
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Embeddings and logits, one row per node asked for, in the order asked."""
+
+    embeddings: Array
+    logits: Array
+
+
+class InferenceModel:
+    """A trained model in evaluation mode. `weights` are those of `SGFormer.weights()`, by name.
+
+    Raises:
+        WeightsError: a tensor is missing, unknown or of the wrong shape.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Mapping[str, NDArray[Any]],
+        dtype: Any = np.float32,
+        place: Callable[[NDArray[Any]], Array] = lambda array: array,
+    ) -> None:
+        """`place` puts every finished array where the model shall run, e.g. onto a GPU (see `torch_arrays.placed_on`)."""
+        check_weights(config, weights)
+        self.config = config
+        self.dtype = np.dtype(dtype)
+        # Folding happens in float64: what it rounds is then less than the one rounding to `dtype`.
+        self._weights = {name: np.asarray(array, dtype=np.float64) for name, array in weights.items()}
+        self._place = place
+        self._input = self._feature_map("input", norm=None)
+        self._input_norm = self._layer_norm("input_norm", config.input_layer_norm)
+        self._query, self._key = self._projection("query"), self._projection("key")
+        self._value = self._projection("value") if config.value_map else None
+        self._attention_norm = self._layer_norm("attention_norm", config.attention_layer_norm)
+        self._graph_input = self._folded_graph_input()
+        self.graph_layers = tuple(self._graph_layer(index) for index in range(config.layers))
+        self._output = self._affine(self._weights["output.weight"].T, self._weights["output.bias"])
+        self.like: Array = self._output.bias
+        """An array of this model's type, in its place: what `ops_for` and `AttentionSums.to` go by."""
+        self._feature_mean = self._weights.get("feature_mean")
+        self._feature_scale = self._weights.get("feature_scale")
+        del self._weights
+
+    def inputs(self, features: FeatureRows) -> tuple[Array, Array]:
+        """From raw feature rows to (Z0, the GCN's input), both (n, hidden)."""
+        ops, config = ops_for(self.like), self.config
+        rows: Any = transformed(features, config.feature_transform, self._feature_mean, self._feature_scale)
+        if not isinstance(rows, SparseRows):
+            rows = ops.cast(rows, like=self.like)
+        states = self._input(rows)
+        if self._input_norm is not None:
+            states = self._input_norm(states)
+        states = ops.relu(states)
+        if self._graph_input is None:
+            return states, states
+        graph_states = self._graph_input(rows)
+        return states, ops.relu(graph_states) if config.gnn_input == "own" else graph_states
+
+    def queries(self, states: Array) -> Array:
+        """(n, heads, hidden) of Z0 rows; unit rows where the model is row-normalised."""
+        return self._attention_rows(self._query, states)
+
+    def keys(self, states: Array) -> Array:
+        """(n, heads, hidden) of Z0 rows; unit rows where the model is row-normalised."""
+        return self._attention_rows(self._key, states)
+
+    def values(self, states: Array) -> Array:
+        """(n, heads, hidden) of Z0 rows; (n, 1, hidden), the rows themselves, where the model has no value map."""
+        return states[:, None, :] if self._value is None else self._by_head(self._value(states))
+
+    def answer(self, states: Array, attended: Array, graph_states: Array) -> Answers:
+        """The two branches together: Z0 rows, their attention output, and the GCN's output."""
+        config, ops = self.config, ops_for(states)
+        if config.attention_residual is not None:
+            attended = config.attention_residual * attended + (1 - config.attention_residual) * states
+        if self._attention_norm is not None:
+            attended = self._attention_norm(attended)
+        if config.attention_activation:
+            attended = ops.relu(attended)
+        if config.combine == "cat":
+            embeddings = ops.concat([attended, graph_states], axis=1)
+        else:
+            embeddings = (1 - config.alpha) * attended + config.alpha * graph_states
+        return Answers(embeddings, self._output(embeddings))
+
+    def known(self, states: NodeStates, sums: AttentionSums, nodes: Indices | slice) -> Answers:
+        """Answers for nodes of the graph (ids, or a run of them): O(rows x hidden^2), whatever N is."""
+        inputs = self.rows(states.inputs, nodes)
+        attended = sums.attend(self.queries(inputs), self.values(inputs))
+        return self.answer(inputs, attended, self.rows(states.layers[-1], nodes))
+
+    def rows(self, source: Array, nodes: Indices | slice) -> Array:
+        """Rows of a per-node array, in this model's type and place."""
+        ops = ops_for(self.like)
+        return ops.cast(source[nodes] if isinstance(nodes, slice) else ops.take(source, nodes), like=self.like)
+
+    def scalars(self, values: NDArray[Any]) -> Array:
+        """One number per row, as a column in this model's type and place."""
+        return ops_for(self.like).cast(values, like=self.like)[:, None]
+
+    def _finish(self, array: NDArray[Any]) -> Array:
+        return self._place(np.ascontiguousarray(array, dtype=self.dtype))
+
+    def _affine(self, weight: NDArray[Any] | None, bias: NDArray[Any] | None) -> Affine:
+        return Affine(*(None if part is None else self._finish(part) for part in (weight, bias)))
+
+    def _layer_norm(self, name: str, present: bool) -> LayerNorm | None:
+        if not present:
+            return None
+        return LayerNorm(self._finish(self._weights[f"{name}.weight"]), self._finish(self._weights[f"{name}.bias"]))
+
+    def _batch_norm(self, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Evaluation-mode batch norm as x * scale + shift; the identity where the model has none."""
+        weights, size = self._weights, self.config.hidden
+        if f"{name}.weight" not in weights:
+            return np.ones(size), np.zeros(size)
+        scale = weights[f"{name}.weight"] / np.sqrt(weights[f"{name}.running_var"] + NORM_EPSILON)
+        return scale, weights[f"{name}.bias"] - weights[f"{name}.running_mean"] * scale
+
+    def _feature_map(self, name: str, norm: str | None) -> Affine:
+        """The affine map that reads features, with its batch norm and, for sparse rows, the standardisation folded in."""
+        weight = self._weights[f"{name}.weight"].T
+        bias = self._weights.get(f"{name}.bias", np.zeros(weight.shape[1]))
+        if norm is not None:
+            scale, shift = self._batch_norm(norm)
+            weight, bias = weight * scale, bias * scale + shift
+        if self.config.feature_transform == "standard":
+            sparse = folded(weight, bias, self._weights["feature_mean"], self._weights["feature_scale"])
+            return _StandardisedAffine(self._finish(weight), self._finish(bias), self._affine(*sparse))
+        return self._affine(weight, bias)
+
+    def _projection(self, name: str) -> Affine:
+        return self._affine(self._weights[f"{name}.weight"].T, self._weights.get(f"{name}.bias"))
+
+    def _by_head(self, rows: Array) -> Array:
+        return rows.reshape(-1, self.config.heads, self.config.hidden)
+
+    def _attention_rows(self, projection: Affine, states: Array) -> Array:
+        rows = self._by_head(projection(states))
+        return ops_for(rows).unit(rows, ROW_EPSILON) if self.config.normalization == "row" else rows
+
+    def _folded_graph_input(self) -> Affine | None:
+        if self.config.gnn_input == "shared":
+            return None
+        if self.config.gnn_input == "own":
+            return self._feature_map("graph_input", norm="graph_input_norm")
+        # The first layer's batch norm scales P X W + b: its scale goes into W here, its shift stays in the layer's bias.
+        scale, _ = self._batch_norm("graph_layers.0.norm")
+        self._weights["graph_input.weight"] = self._weights["graph_input.weight"] * scale[:, None]
+        return self._feature_map("graph_input", norm=None)
+
+    def _graph_layer(self, index: int) -> GraphLayer:
+        config, name = self.config, f"graph_layers.{index}"
+        scale, shift = self._batch_norm(f"{name}.norm")
+        bias = self._weights.get(f"{name}.bias", np.zeros(config.hidden)) * scale + shift
+        plain = layer_is_plain(config, index)
+        weight = initial = None
+        if layer_has_weight(config, index):
+            both = self._weights[f"{name}.weight"].T * scale  # (d or 2d, d)
+            weight, initial = both[: config.hidden], both[config.hidden :] if config.gnn_init else None
+        elif not config.gnn_weight and config.gnn_batch_norm and not plain:
+            weight = np.diag(scale)
+        return GraphLayer(
+            self._affine(weight, bias),
+            None if initial is None else self._finish(initial),
+            activation=config.gnn_activation and not plain,
+            residual=config.gnn_residual and not plain,
+        )
+
+
+@dataclass(frozen=True)
+class _StandardisedAffine(Affine):
+    """Dense rows arrive standardised; sparse ones arrive raw and meet weights that do it."""
+
+    for_sparse: Affine
+
+    def __call__(self, rows: Array) -> Array:
+        return self.for_sparse(rows) if isinstance(rows, SparseRows) else super().__call__(rows)

@@ -1,0 +1,136 @@
+"""The global sums: all that one node needs to know of all the others (maths.md section 3; paper, Eqn. eqn-attn-matrix-our).
+
+With S = K^T V, s = K^T 1 and the norms of Q and K, the all-pair attention of any row costs O(d^2), whatever N is. The sums
+are additive, so chunks, processes and machines add up to exactly the attention over all of their rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sgformer.arrays import Array, ops_for
+from sgformer.config import Normalization
+
+
+@dataclass(frozen=True)
+class AttentionSums:
+    """Float64 sums over `count` rows. Rows are (n, heads, hidden) queries, keys and values, as `InferenceModel` makes them;
+    values may also be (n, 1, hidden), one for all heads.
+
+    With `row` normalisation the keys and queries come in as unit rows, and the two squared norms stay zero.
+    """
+
+    normalization: Normalization
+    key_value: Array
+    """S: (heads, hidden, hidden)."""
+    key: Array
+    """s: (heads, hidden)."""
+    query_square: Array
+    """|Q|^2 over all rows *and heads*: the authors' code takes one norm of the whole matrix."""
+    key_square: Array
+    count: int
+
+    @classmethod
+    def empty(cls, normalization: Normalization, heads: int, hidden: int) -> AttentionSums:
+        zero = np.float64(0)
+        return cls(normalization, np.zeros((heads, hidden, hidden)), np.zeros((heads, hidden)), zero, zero, 0)
+
+    @classmethod
+    def of_rows(cls, normalization: Normalization, query: Array | None, key: Array, value: Array) -> AttentionSums:
+        """The sums of these rows alone. Products run in the rows' own precision: hand over chunks, and add them up.
+
+        `query` may be None with `row` normalisation, which does not sum over queries.
+        """
+        by_head = key.swapaxes(0, 1).swapaxes(1, 2)  # (H, d, n)
+        frobenius = normalization == "frobenius"
+        return cls(
+            normalization,
+            _double(by_head @ value.swapaxes(0, 1)),  # (H, d, d)
+            _double(key.sum(0)),  # (H, d)
+            _double(_square_norm(query)) if frobenius else _double(0.0),
+            _double(_square_norm(key)) if frobenius else _double(0.0),
+            len(key),
+        )
+
+    def __add__(self, other: AttentionSums) -> AttentionSums:
+        return self._combined(other, 1)
+
+    def __sub__(self, other: AttentionSums) -> AttentionSums:
+        return self._combined(other, -1)
+
+    def with_rows(self, query: Array, key: Array, value: Array) -> AttentionSums:
+        """The sums with these rows added: a rank-n update."""
+        return self + self.of_rows(self.normalization, query, key, value)
+
+    def without_rows(self, query: Array, key: Array, value: Array) -> AttentionSums:
+        """The sums with these rows, which must be among them, taken out."""
+        return self - self.of_rows(self.normalization, query, key, value)
+
+    def attend(self, query: Array, value: Array) -> Array:
+        """The attention output (n, hidden) of rows that are already in these sums, averaged over the heads."""
+        scale = _scale(self.normalization, self.query_square, self.key_square, self.count)
+        return _weighted(value, *self._products(query), ops_for(query).cast(scale, like=query))
+
+    def attend_each_added(self, query: Array, key: Array, value: Array) -> Array:
+        """The attention output of new rows, each as if it alone had been added: `with_rows` for one, without n copies."""
+        own = (query * key).sum(-1)[:, :, None]  # (n, H, 1)
+        mixed, total = self._products(query)
+        query_square = self.query_square + _double((query * query).sum((1, 2)))[:, None, None]
+        key_square = self.key_square + _double((key * key).sum((1, 2)))[:, None, None]
+        scale = _scale(self.normalization, query_square, key_square, self.count + 1)
+        return _weighted(value, mixed + own * value, total + own, ops_for(query).cast(scale, like=query))
+
+    def to(self, like: Array) -> AttentionSums:
+        """The same sums where `like` lives (still float64), so that attending moves nothing between devices."""
+        return self._mapped(lambda array: ops_for(like).cast(array, like=_double(like)))
+
+    def on_host(self) -> AttentionSums:
+        """The same sums as numpy arrays."""
+        return self._mapped(lambda array: array.cpu().numpy() if hasattr(array, "cpu") else array)
+
+    def _mapped(self, convert: Callable[[Array], Array]) -> AttentionSums:
+        names = ("key_value", "key", "query_square", "key_square")
+        return replace(self, **{name: convert(getattr(self, name)) for name in names})
+
+    def _products(self, query: Array) -> tuple[Array, Array]:
+        ops = ops_for(query)
+        mixed = ops.head_product(query, ops.cast(self.key_value, like=query))  # (n, H, d)
+        total = (query * ops.cast(self.key, like=query)).sum(-1)[:, :, None]  # (n, H, 1)
+        return mixed, total
+
+    def _combined(self, other: AttentionSums, sign: int) -> AttentionSums:
+        if self.normalization != other.normalization:
+            raise ValueError(f"sums of {self.normalization} and {other.normalization} normalisation do not mix")
+        return AttentionSums(
+            self.normalization,
+            self.key_value + sign * other.key_value,
+            self.key + sign * other.key,
+            self.query_square + sign * other.query_square,
+            self.key_square + sign * other.key_square,
+            self.count + sign * other.count,
+        )
+
+
+def _scale(normalization: Normalization, query_square: Array, key_square: Array, count: int) -> Array:
+    """1 / (|Q| |K| N), or 1 / N where rows are unit rows already. No queries at all attend to nothing, not to NaN."""
+    if normalization == "row":
+        return np.float64(1 / count)
+    norms = (query_square * key_square) ** 0.5 * count
+    return (norms > 0) / (norms + (norms == 0))
+
+
+def _weighted(value: Array, mixed: Array, total: Array, scale: Array) -> Array:
+    """[V + Q~ S] / [1 + Q~ s], row-wise, then the mean over heads."""
+    return ((value + mixed * scale) / (1 + total * scale)).mean(1)
+
+
+def _square_norm(rows: Array) -> Array:
+    return (rows * rows).sum()
+
+
+def _double(array: Any) -> Array:
+    return array.double() if hasattr(array, "double") else np.asarray(array, dtype=np.float64)

@@ -1,0 +1,76 @@
+"""The names and shapes of a model's tensors, as its configuration decides them.
+
+One table for the trainable module, the request-time model, the importers and the snapshot: whatever does not fit is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sgformer.config import ModelConfig
+from sgformer.errors import WeightsError
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def expected_shapes(config: ModelConfig) -> Shapes:
+    """Every tensor of a model with this configuration. Linear weights are (out, in), as torch stores them."""
+    wide, hidden, joined = config.in_features, config.hidden, config.heads * config.hidden
+    shapes = _linear("input", hidden, wide) | _layer_norm("input_norm", hidden, config.input_layer_norm)
+    for name in ("query", "key", "value") if config.value_map else ("query", "key"):
+        shapes |= _linear(name, joined, hidden, bias=config.qkv_bias)
+    shapes |= _layer_norm("attention_norm", hidden, config.attention_layer_norm)
+    if config.gnn_input == "own":
+        shapes |= _linear("graph_input", hidden, wide) | _batch_norm("graph_input_norm", hidden, config.gnn_batch_norm)
+    elif config.gnn_input == "features":
+        shapes |= _linear("graph_input", hidden, wide, bias=False)
+    for layer in range(config.layers):
+        shapes |= _graph_layer(config, layer)
+    shapes |= _linear("output", config.out_features, config.embedding_size)
+    if config.feature_transform == "standard":
+        shapes |= {"feature_mean": (wide,), "feature_scale": (wide,)}
+    return shapes
+
+
+def layer_has_weight(config: ModelConfig, layer: int) -> bool:
+    """With `features` input the first layer's weight is `graph_input`: P (X W) costs less than (P X) W."""
+    return config.gnn_weight and not (config.gnn_input == "features" and layer == 0)
+
+
+def layer_is_plain(config: ModelConfig, layer: int) -> bool:
+    return config.gnn_plain_last and layer == config.layers - 1
+
+
+def check_weights(config: ModelConfig, weights: Mapping[str, Any]) -> None:
+    """Raises WeightsError that names every tensor which is missing, unknown or of the wrong shape."""
+    expected = expected_shapes(config)
+    problems = [f"missing {name} {shape}" for name, shape in expected.items() if name not in weights]
+    problems += [f"unknown {name}" for name in weights if name not in expected]
+    for name, shape in expected.items():
+        if name in weights and tuple(weights[name].shape) != shape:
+            problems.append(f"{name} has shape {tuple(weights[name].shape)}, expected {shape}")
+    if problems:
+        raise WeightsError("; ".join(problems))
+
+
+def _graph_layer(config: ModelConfig, layer: int) -> Shapes:
+    hidden, name = config.hidden, f"graph_layers.{layer}"
+    shapes: Shapes = {}
+    if layer_has_weight(config, layer):
+        shapes[f"{name}.weight"] = (hidden, hidden * (2 if config.gnn_init else 1))
+    if config.gnn_weight:
+        shapes[f"{name}.bias"] = (hidden,)
+    return shapes | _batch_norm(f"{name}.norm", hidden, config.gnn_batch_norm and not layer_is_plain(config, layer))
+
+
+def _linear(name: str, out: int, into: int, bias: bool = True) -> Shapes:
+    return {f"{name}.weight": (out, into)} | ({f"{name}.bias": (out,)} if bias else {})
+
+
+def _layer_norm(name: str, size: int, present: bool) -> Shapes:
+    return {f"{name}.weight": (size,), f"{name}.bias": (size,)} if present else {}
+
+
+def _batch_norm(name: str, size: int, present: bool) -> Shapes:
+    return {f"{name}.{part}": (size,) for part in ("weight", "bias", "running_mean", "running_var")} if present else {}
