@@ -1,0 +1,83 @@
+"""PyTorch Geometric's SGFormer and ours, with the same sizes and the same weights, ready to run on one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch_geometric.nn.models import SGFormer as PygSGFormer
+
+from sgformer import Graph, SGFormer, from_pyg
+from sgformer.summary import full_logits
+
+HIDDEN, CLASSES, LAYERS, DROPOUT = 64, 58, 3, 0.5
+"""Layers and dropout are PyG's defaults; hidden size and classes are those of a model for debian_trixie."""
+
+Run = Callable[[], torch.Tensor]
+
+
+class Pair:
+    def __init__(self, graph: Graph) -> None:
+        torch.manual_seed(0)
+        self.graph = graph
+        self.theirs = PygSGFormer(
+            graph.num_features,
+            HIDDEN,
+            CLASSES,
+            trans_num_layers=1,
+            gnn_num_layers=LAYERS,
+            trans_dropout=DROPOUT,
+            gnn_dropout=DROPOUT,
+        )
+        imported = from_pyg(self.theirs.state_dict())
+        self.ours = SGFormer(replace(imported.config, attention_dropout=DROPOUT, gnn_dropout=DROPOUT))
+        self.ours.load_weights(imported.weights())
+        self.labels = torch.randint(CLASSES, (graph.num_nodes,))
+
+    def their_logits(self) -> Run:
+        features, edges = torch.from_numpy(self.graph.features), torch.from_numpy(self.graph.adjacency.edge_index())
+        batch = torch.zeros(self.graph.num_nodes, dtype=torch.long)
+        return lambda: self.theirs(features, edges, batch)
+
+    def our_logits(self) -> Run:
+        inputs = self.ours.prepare(self.graph)
+        return lambda: F.log_softmax(self.ours(inputs), dim=-1)
+
+    def their_forward(self) -> Run:
+        return _evaluating(self.theirs, self.their_logits())
+
+    def our_forward(self) -> Run:
+        """The streamed forward, weights to log-probabilities; it builds its request-time model each time."""
+        config, weights = self.ours.config, self.ours.weights()
+        return lambda: torch.from_numpy(full_logits(config, weights, self.graph)).log_softmax(dim=-1)
+
+    def their_step(self) -> Run:
+        return _training(self.theirs, self.their_logits(), self.labels)
+
+    def our_step(self) -> Run:
+        return _training(self.ours, self.our_logits(), self.labels)
+
+
+def _evaluating(model: torch.nn.Module, logits: Run) -> Run:
+    def run() -> torch.Tensor:
+        model.eval()
+        with torch.no_grad():
+            return logits()
+
+    return run
+
+
+def _training(model: torch.nn.Module, logits: Run, labels: torch.Tensor) -> Run:
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def step() -> torch.Tensor:
+        model.train()
+        optimizer.zero_grad()
+        loss = F.nll_loss(logits(), labels)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sgformer import Adjacency, Graph, InferenceModel, SparseRows, summarize
+from sgformer.features import column_statistics, row_normalised
+from tests.sgformer.cases import Case, assert_close, cases, graphs
+
+
+def test_edges_become_undirected_unique_and_loop_free() -> None:
+    adjacency = Adjacency.from_edges([[0, 1, 1, 2, 0, 3], [1, 0, 1, 0, 1, 3]], num_nodes=5)
+    assert list(adjacency.indptr) == [0, 2, 3, 4, 4, 4]
+    assert list(adjacency.indices) == [1, 2, 0, 0]
+    assert adjacency.num_edges == 2
+    assert adjacency.indices.dtype == np.int32
+
+
+@given(graphs(sparse=False))
+def test_every_route_to_the_adjacency_gives_the_same(graph: Graph) -> None:
+    dense = np.zeros((graph.num_nodes, graph.num_nodes))
+    left, right = graph.adjacency.edge_index()
+    dense[left, right] = 1
+    np.testing.assert_array_equal(dense, dense.T)
+    one_way = np.triu(dense) + np.eye(graph.num_nodes)
+    for matrix in (dense, one_way, scipy.sparse.coo_matrix(one_way), scipy.sparse.csr_matrix(dense)):
+        adjacency = Adjacency.from_matrix(matrix)
+        np.testing.assert_array_equal(adjacency.indptr, graph.adjacency.indptr)
+        np.testing.assert_array_equal(adjacency.indices, graph.adjacency.indices)
+
+
+@given(graphs(sparse=False))
+def test_linked_knows_every_pair(graph: Graph) -> None:
+    dense = np.zeros((graph.num_nodes, graph.num_nodes), dtype=bool)
+    dense[tuple(graph.adjacency.edge_index())] = True
+    left, right = np.divmod(np.arange(graph.num_nodes**2), graph.num_nodes)
+    np.testing.assert_array_equal(graph.adjacency.linked(left, right), dense.reshape(-1))
+
+
+def test_scipy_features_stay_sparse_and_are_summed() -> None:
+    matrix = scipy.sparse.coo_matrix(([1.0, 2.0, 3.0], ([0, 0, 2], [1, 1, 0])), shape=(3, 4))
+    graph = Graph.build(matrix, np.empty((2, 0), dtype=np.int64))
+    assert isinstance(graph.features, SparseRows)
+    np.testing.assert_array_equal(graph.features.toarray(), matrix.toarray())
+    np.testing.assert_array_equal(graph.features[1:3].toarray(), matrix.toarray()[1:3])
+
+
+@given(graphs(sparse=True))
+def test_sparse_and_dense_features_have_the_same_statistics(graph: Graph) -> None:
+    assert isinstance(graph.features, SparseRows)
+    dense = graph.features.toarray()
+    for left, right in zip(column_statistics(graph.features), column_statistics(dense), strict=True):
+        assert_close(left, right)
+    normalised = row_normalised(graph.features)
+    assert isinstance(normalised, SparseRows)
+    assert_close(normalised.toarray(), np.asarray(row_normalised(dense)))
+
+
+def test_a_constant_column_has_scale_one() -> None:
+    mean, scale = column_statistics(np.full((1000, 1), 0.1))
+    assert mean == pytest.approx(0.1)
+    assert scale == 1
+
+
+@given(cases(), st.randoms(use_true_random=False))
+def test_renumbering_the_nodes_renumbers_the_answers(case: Case, random: object) -> None:
+    order = np.random.default_rng(case.seed).permutation(case.graph.num_nodes)
+    features = case.graph.features
+    dense = features.toarray() if isinstance(features, SparseRows) else features
+    place = np.argsort(order)
+    moved = Graph.build(dense[order], place[case.graph.adjacency.edge_index()])
+    plain = Graph.build(dense, case.graph.adjacency.edge_index())
+    model = InferenceModel(case.config, case.weights(), np.float64)
+    answers = []
+    with np.errstate(all="ignore"):
+        for graph in (plain, moved):
+            summary = summarize(case.config, case.weights(), graph, dtype=np.float64)
+            answers.append(model.known(summary.states, summary.sums, np.arange(graph.num_nodes)).logits)
+    if np.isfinite(answers[0]).all() and np.abs(answers[0]).max() < 1e3:
+        assert_close(answers[1], answers[0][order], tolerance=1e-8)

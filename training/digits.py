@@ -1,0 +1,53 @@
+"""The demo data: 1,797 handwritten digits that ship inside scikit-learn, as a nearest-neighbour graph.
+
+A digit that somebody draws is a new node: its pixels are the features, the most similar stored digits its neighbours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from sklearn.neighbors import NearestNeighbors
+
+from sgformer import Graph
+from training.labelled import TEST, LabelledGraph, random_split
+
+NEIGHBORS = 8
+CLASS_NAMES = tuple(str(digit) for digit in range(10))
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A digit that is not in the graph."""
+
+    pixels: NDArray[np.float32]
+    label: int
+    neighbors: NDArray[np.int64]
+
+    def __str__(self) -> str:
+        shades = " .:-=+*#%@"
+        levels = np.minimum(self.pixels.reshape(8, 8) * len(shades), len(shades) - 1).astype(int)
+        return "\n".join("".join(shades[level] * 2 for level in row) for row in levels)
+
+
+def load(seed: int = 0) -> tuple[LabelledGraph, Drawing]:
+    """The digits as a graph, except for one test digit, which is kept out as a drawing."""
+    pixels, labels = load_digits(return_X_y=True)
+    pixels, labels = (pixels / 16).astype(np.float32), labels.astype(np.int64)
+    split = random_split(len(pixels), seed)
+    drawn = int(np.flatnonzero(split == TEST)[0])
+    kept = np.delete(np.arange(len(pixels)), drawn)
+    stored = pixels[kept]
+    near = nearest(stored, stored, NEIGHBORS + 1)[:, 1:]  # every digit is its own nearest
+    edges = np.stack([np.repeat(np.arange(len(stored)), NEIGHBORS), near.reshape(-1)])
+    data = LabelledGraph(Graph.build(stored, edges), labels[kept], split[kept], CLASS_NAMES)
+    drawing = pixels[drawn : drawn + 1]
+    return data, Drawing(drawing[0], int(labels[drawn]), nearest(stored, drawing, NEIGHBORS)[0])
+
+
+def nearest(stored: NDArray[np.float32], asked: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    found: NDArray[np.int64] = NearestNeighbors(n_neighbors=count).fit(stored).kneighbors(asked, return_distance=False)
+    return found
