@@ -20,7 +20,7 @@ HEAD = """# Benchmarks
 
 Written by `make bench` on {date}: one run, contestants taking turns, medians with the quartiles in brackets. {machine}.
 PyG is PyTorch Geometric's `SGFormer` with the same sizes ({sizes}) and the same weights. Peak memory is what a run adds
-to a process that already holds the graph and the model (median of three processes).
+to a process of its own that already holds the graph and the model.
 
 | claim | ours | against | ratio | bar |
 |---|---|---|---|---|

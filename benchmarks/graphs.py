@@ -9,8 +9,6 @@ import numpy as np
 
 from sgformer import Graph
 
-HUB_DEGREE = 22_921
-
 
 def debian_trixie() -> Graph:
     """The dependency graph of the Debian 13 archive (68,820 packages), from SGF_DATA_ROOT."""

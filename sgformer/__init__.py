@@ -21,13 +21,14 @@ from sgformer.features import SparseRows
 from sgformer.graph import Graph
 from sgformer.inference import Answers, InferenceModel
 from sgformer.new_nodes import NewNodes
+from sgformer.outputs import probabilities
 from sgformer.states import NodeStates
 from sgformer.sums import AttentionSums
 
 if TYPE_CHECKING:
     from sgformer.model import SGFormer
     from sgformer.pretrained import from_authors_large, from_authors_medium, from_pyg
-    from sgformer.summary import Summary, summarize
+    from sgformer.summary import Summary, full_logits, summarize
 
 _NEED_TORCH = {
     "SGFormer": "sgformer.model",
@@ -35,6 +36,7 @@ _NEED_TORCH = {
     "from_authors_large": "sgformer.pretrained",
     "from_authors_medium": "sgformer.pretrained",
     "from_pyg": "sgformer.pretrained",
+    "full_logits": "sgformer.summary",
     "summarize": "sgformer.summary",
 }
 
@@ -61,6 +63,8 @@ __all__ = [
     "from_authors_large",
     "from_authors_medium",
     "from_pyg",
+    "full_logits",
+    "probabilities",
     "summarize",
 ]
 

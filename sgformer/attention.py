@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, scale: Tensor) -> Tensor:
-    """[V + c Q (K^T V)] / [1 + c Q (K^T 1)], row-wise (paper, Eqn. eqn-attn-matrix-our), for every head.
+    """[V + c Q (K^T V)] / [1 + c Q (K^T 1)], row-wise, for every head (paper, "Simple Global Attention Network").
 
     Args:
         query: (heads, N, d), and so are `key` and `value`.

@@ -68,10 +68,12 @@ class GraphLayer:
         ops = ops_for(aggregate)
         out = self.affine(aggregate)
         if self.initial_weight is not None:
-            out = out + ops.product(initial, self.initial_weight)
+            out += ops.product(initial, self.initial_weight)
         if self.activation:
             out = ops.relu(out)
-        return out + initial if self.residual else out
+        if self.residual:
+            out += initial
+        return out
 
 
 @dataclass(frozen=True)
@@ -145,10 +147,11 @@ class InferenceModel:
         return states[:, None, :] if self._value is None else self._by_head(self._value(states))
 
     def answer(self, states: Array, attended: Array, graph_states: Array) -> Answers:
-        """The two branches together: Z0 rows, their attention output, and the GCN's output."""
+        """The two branches together: Z0 rows, their attention output (which is overwritten), and the GCN's output."""
         config, ops = self.config, ops_for(states)
         if config.attention_residual is not None:
-            attended = config.attention_residual * attended + (1 - config.attention_residual) * states
+            attended *= config.attention_residual
+            attended += (1 - config.attention_residual) * states
         if self._attention_norm is not None:
             attended = self._attention_norm(attended)
         if config.attention_activation:
@@ -156,14 +159,17 @@ class InferenceModel:
         if config.combine == "cat":
             embeddings = ops.concat([attended, graph_states], axis=1)
         else:
-            embeddings = (1 - config.alpha) * attended + config.alpha * graph_states
+            attended *= 1 - config.alpha
+            embeddings = attended + config.alpha * graph_states
         return Answers(embeddings, self._output(embeddings))
 
     def known(self, states: NodeStates, sums: AttentionSums, nodes: Indices | slice) -> Answers:
         """Answers for nodes of the graph (ids, or a run of them): O(rows x hidden^2), whatever N is."""
-        inputs = self.rows(states.inputs, nodes)
-        attended = sums.attend(self.queries(inputs), self.values(inputs))
-        return self.answer(inputs, attended, self.rows(states.layers[-1], nodes))
+        return self.answer_from(sums, self.rows(states.inputs, nodes), self.rows(states.layers[-1], nodes))
+
+    def answer_from(self, sums: AttentionSums, inputs: Array, graph_states: Array) -> Answers:
+        """Answers for rows that are in the sums, from their Z0 and the GCN's output."""
+        return self.answer(inputs, sums.attend(self.queries(inputs), self.values(inputs)), graph_states)
 
     def rows(self, source: Array, nodes: Indices | slice) -> Array:
         """Rows of a per-node array, in this model's type and place."""

@@ -87,7 +87,7 @@ class SGFormer(nn.Module):
         return logits
 
     def embed(self, graph: GraphTensors) -> Tensor:
-        """Z_out (paper, Eqn. eqn-model-imple)."""
+        """Z_out = (1 - alpha) AN(Z0) + alpha GN(Z0, A) (paper, "Model Design")."""
         config = self.config
         states = self._input_states(graph.features)
         attended = self._attention_branch(states)
@@ -128,7 +128,7 @@ class SGFormer(nn.Module):
         return dropout(attended, config.attention_dropout, self.training, relu=config.attention_activation)
 
     def _attend(self, states: Tensor) -> Tensor:
-        """The all-pair attention in O(N): Eqn. eqn-attn-matrix-our, [V + Q~ (K~^T V) / N] / [1 + Q~ (K~^T 1) / N]."""
+        """The all-pair attention in O(N): [V + Q~ (K~^T V) / N] / [1 + Q~ (K~^T 1) / N]."""
         config, count = self.config, states.shape[0]
         query, key = self._by_head(self.query(states)), self._by_head(self.key(states))
         value = states.expand(config.heads, -1, -1) if self.value is None else self._by_head(self.value(states))

@@ -2,8 +2,8 @@
 
 Let S be the neighbours of the new node and N^r[S] all nodes within r hops of S. At layer l the states that changed are
 N^l[S], the states that its answer needs are N^{L-1-l}[S]; only their intersection N^{min(l, L-1-l)}[S] is recomputed
-(maths.md section 4). With cached aggregates a recomputed node sums over its *changed* neighbours only, so hubs are not
-walked over where they are merely touched.
+(docs/mathematics.md section 4). With cached aggregates a recomputed node sums over its *changed* neighbours only, so hubs
+are not walked over where they are merely touched.
 
 A batch is one disjoint union: every set holds (scenario, node) pairs, coded as scenario * N + node.
 """

@@ -24,7 +24,7 @@ State = Mapping[str, Any]
 def from_pyg(state: State, *, graph_weight: float = 0.5, task: Task = "multiclass") -> SGFormer:
     """From the state dict of `torch_geometric.nn.models.SGFormer(trans_num_layers=1, ...)`.
 
-    Row normalisation and its epsilon come along: PyG's attention is not the paper's (maths.md section 2).
+    Row normalisation and its epsilon come along: PyG's attention is not the paper's (docs/mathematics.md section 2).
     """
     tensors = _Tensors(state)
     _refuse_more_attention(tensors, "trans_conv.attns.{}.q.weight")

@@ -32,10 +32,10 @@ class Propagation:
         """P times states, differentiable."""
         return _SymmetricProduct.apply(self, states)  # type: ignore[no-any-return, no-untyped-call]  # torch's stub
 
-    def product(self, states: torch.Tensor, own_states: torch.Tensor) -> torch.Tensor:
+    def product(self, states: torch.Tensor, own_states: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """These rows of P times all states; `own_states` are the states of these rows."""
         # In place: an out-of-place sparse product would fill its result with zeros and copy it before it begins.
-        return (self.own * own_states).addmm_(self.matrix, states)
+        return torch.mul(self.own, own_states, out=out).addmm_(self.matrix, states)
 
 
 class Rows:

@@ -13,7 +13,7 @@ class NodeStates:
 
     With L layers there are L + 1 `layers`: the GCN's input, then every layer's output. Where the GCN reads Z0 (`shared`)
     `layers[0]` *is* `inputs`. `aggregates` holds P h of layers 1 to L-1, before their weights: with them the exact answer
-    for a new node does not walk over the neighbours of its neighbours (maths.md section 4, "Hubs").
+    for a new node does not walk over the neighbours of its neighbours (docs/mathematics.md section 4, "Hubs").
     """
 
     inputs: Array

@@ -34,6 +34,10 @@ Allocate: TypeAlias = Callable[[str, tuple[int, int], np.dtype[Any]], NDArray[An
 """Makes a writable array for a named result, e.g. a memory-mapped file."""
 
 
+Emit: TypeAlias = Callable[[slice, torch.Tensor], None]
+"""Takes the finished states of some rows."""
+
+
 def in_memory(_name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.empty(shape, dtype=dtype)
 
@@ -55,7 +59,12 @@ class Summary:
                 yield self.model.known(self.states, sums, rows)
 
     def logits(self) -> NDArray[Any]:
-        return np.concatenate([answers.logits.cpu().numpy() for answers in self.answers()])
+        logits = np.empty((self.states.num_nodes, self.model.config.out_features), dtype=self.model.dtype)
+        start = 0
+        for answers in self.answers():
+            logits[start : start + len(answers.logits)] = answers.logits.cpu().numpy()
+            start += len(answers.logits)
+        return logits
 
 
 def summarize(
@@ -83,7 +92,8 @@ def summarize(
             layer = allocate(f"layer_{number}", shape, model.dtype)
             if number < count:
                 aggregates.append(allocate(f"aggregate_{number}", shape, model.dtype))
-            _layer_pass(model, blocks, number, layers[-1], initial, layer, aggregates[-1] if number < count else None)
+            aggregate = aggregates[-1] if number < count else None
+            _layer_pass(model, blocks, number, layers[-1], initial, _into(layer), aggregate)
             layers.append(layer)
     return Summary(NodeStates(inputs, tuple(layers), tuple(aggregates)), sums, model)
 
@@ -98,15 +108,27 @@ def full_logits(
 ) -> NDArray[Any]:
     """The logits of all nodes, with nothing else kept: what evaluation during training needs."""
     model = _checked_model(config, weights, graph, dtype, device)
+    logits = np.empty((graph.num_nodes, config.out_features), dtype=model.dtype)
     with torch.inference_mode():
         inputs, initial, sums = _input_pass(model, graph, CHUNK_ROWS, in_memory)
+        sums = sums.to(model.like)
+
+        def answer(rows: slice, states: torch.Tensor) -> None:
+            answers = model.answer_from(sums, torch.from_numpy(inputs[rows]).to(states.device), states)
+            logits[rows] = answers.logits.cpu().numpy()
+
+        if config.layers == 0:
+            for rows in _chunks(graph.num_nodes, CHUNK_ROWS):
+                answer(rows, torch.from_numpy(initial[rows]).to(model.like.device))
+            return logits
         blocks, layer = _Blocks(model, graph), initial
-        spare = [np.empty_like(initial) for _ in range(min(config.layers, 2))]
-        for number in range(1, config.layers + 1):
+        spare = [np.empty_like(initial) for _ in range(min(config.layers - 1, 2))]
+        for number in range(1, config.layers):
             out = spare[number % len(spare)]
-            _layer_pass(model, blocks, number, layer, initial, out, None)
+            _layer_pass(model, blocks, number, layer, initial, _into(out))
             layer = out
-    return Summary(NodeStates(inputs, (layer,), ()), sums, model).logits()
+        _layer_pass(model, blocks, config.layers, layer, initial, answer)
+    return logits
 
 
 def _checked_model(
@@ -141,20 +163,27 @@ def _layer_pass(
     number: int,
     previous: NDArray[Any],
     initial: NDArray[Any],
-    out: NDArray[Any],
-    aggregate_out: NDArray[Any] | None,
+    emit: Emit,
+    aggregate_out: NDArray[Any] | None = None,
 ) -> None:
-    """GCN layer `number` (from 1) of all nodes, from the layer before it and the GCN's input."""
+    """GCN layer `number` (from 1) of all nodes, from the layer before it and the GCN's input, handed on chunk by chunk."""
     apply, device = model.graph_layers[number - 1], model.like.device
     states = torch.from_numpy(previous).to(device)
     for block, propagation in blocks:
-        aggregate = propagation.product(states, states[block])
+        aggregate = propagation.product(states, states[block], blocks.scratch[: block.stop - block.start])
         if aggregate_out is not None:
             aggregate_out[block] = aggregate.cpu().numpy()
         for part in _chunks(len(aggregate), CHUNK_ROWS):
             rows = slice(block.start + part.start, block.start + part.stop)
             start = torch.from_numpy(initial[rows]).to(device) if apply.reads_initial else None
-            out[rows] = apply(aggregate[part], start).cpu().numpy()
+            emit(rows, apply(aggregate[part], start))
+
+
+def _into(array: NDArray[Any]) -> Emit:
+    def store(rows: slice, states: torch.Tensor) -> None:
+        array[rows] = states.cpu().numpy()
+
+    return store
 
 
 class _Blocks:
@@ -170,6 +199,8 @@ class _Blocks:
             full = int(np.searchsorted(adjacency.indptr, adjacency.indptr[start] + BLOCK_ENTRIES, side="right")) - 1
             self._bounds.append(min(max(full, start + 1), start + BLOCK_ROWS, adjacency.num_nodes))
         self._only = self._rows.between(0, adjacency.num_nodes) if len(self._bounds) == 2 else None
+        # For the products of one block: fresh memory for each would cost more than filling it.
+        self.scratch = model.like.new_empty(max(b - a for a, b in pairwise(self._bounds)), model.config.hidden)
 
     def __iter__(self) -> Iterator[tuple[slice, Propagation]]:
         for start, stop in pairwise(self._bounds):

@@ -1,4 +1,4 @@
-"""The global sums: all that one node needs to know of all the others (maths.md section 3; paper, Eqn. eqn-attn-matrix-our).
+"""The global sums: all that one node needs to know of all the others (docs/mathematics.md section 3).
 
 With S = K^T V, s = K^T 1 and the norms of Q and K, the all-pair attention of any row costs O(d^2), whatever N is. The sums
 are additive, so chunks, processes and machines add up to exactly the attention over all of their rows.
@@ -73,16 +73,17 @@ class AttentionSums:
     def attend(self, query: Array, value: Array) -> Array:
         """The attention output (n, hidden) of rows that are already in these sums, averaged over the heads."""
         scale = _scale(self.normalization, self.query_square, self.key_square, self.count)
-        return _weighted(value, *self._products(query), ops_for(query).cast(scale, like=query))
+        return _weighted(value, *self._products(query, scale))
 
     def attend_each_added(self, query: Array, key: Array, value: Array) -> Array:
         """The attention output of new rows, each as if it alone had been added: `with_rows` for one, without n copies."""
-        own = (query * key).sum(-1)[:, :, None]  # (n, H, 1)
         mixed, total = self._products(query)
+        own = (query * key).sum(-1)[:, :, None]  # (n, H, 1)
         query_square = self.query_square + _double((query * query).sum((1, 2)))[:, None, None]
         key_square = self.key_square + _double((key * key).sum((1, 2)))[:, None, None]
         scale = _scale(self.normalization, query_square, key_square, self.count + 1)
-        return _weighted(value, mixed + own * value, total + own, ops_for(query).cast(scale, like=query))
+        scale = ops_for(query).cast(scale, like=query)
+        return _weighted(value, (mixed + own * value) * scale, (total + own) * scale)
 
     def to(self, like: Array) -> AttentionSums:
         """The same sums where `like` lives (still float64), so that attending moves nothing between devices."""
@@ -96,10 +97,11 @@ class AttentionSums:
         names = ("key_value", "key", "query_square", "key_square")
         return replace(self, **{name: convert(getattr(self, name)) for name in names})
 
-    def _products(self, query: Array) -> tuple[Array, Array]:
+    def _products(self, query: Array, scale: Array | float = 1.0) -> tuple[Array, Array]:
+        """Q S and Q s, times a scalar."""
         ops = ops_for(query)
-        mixed = ops.head_product(query, ops.cast(self.key_value, like=query))  # (n, H, d)
-        total = (query * ops.cast(self.key, like=query)).sum(-1)[:, :, None]  # (n, H, 1)
+        mixed = ops.head_product(query, ops.cast(self.key_value * scale, like=query))  # (n, H, d)
+        total = ops.head_product(query, ops.cast((self.key * scale)[:, :, None], like=query))  # (n, H, 1)
         return mixed, total
 
     def _combined(self, other: AttentionSums, sign: int) -> AttentionSums:
@@ -123,9 +125,12 @@ def _scale(normalization: Normalization, query_square: Array, key_square: Array,
     return (norms > 0) / (norms + (norms == 0))
 
 
-def _weighted(value: Array, mixed: Array, total: Array, scale: Array) -> Array:
-    """[V + Q~ S] / [1 + Q~ s], row-wise, then the mean over heads."""
-    return ((value + mixed * scale) / (1 + total * scale)).mean(1)
+def _weighted(value: Array, mixed: Array, total: Array) -> Array:
+    """[V + Q~ S] / [1 + Q~ s], row-wise, then the mean over heads. Works in place on `mixed` and `total`."""
+    mixed += value
+    total += 1
+    mixed /= total
+    return mixed[:, 0] if mixed.shape[1] == 1 else mixed.mean(1)
 
 
 def _square_norm(rows: Array) -> Array:

@@ -13,8 +13,10 @@ from tqdm import tqdm
 
 from sgformer import ModelConfig, SgformerError
 from training import digits
-from training.demo import prove
-from training.loop import Epoch, TrainingConfig, train
+from training.demo import Proof, prove
+from training.digits import Drawing
+from training.labelled import LabelledGraph
+from training.loop import Epoch, TrainedModel, TrainingConfig, train
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,37 +60,47 @@ def run(options: argparse.Namespace) -> None:
     )
     training = TrainingConfig(epochs=options.epochs, learning_rate=options.lr, seed=options.seed)
     start = time.perf_counter()
-    with tqdm(total=options.epochs, desc=options.dataset, unit="epoch", disable=options.json) as bar:
+    # disable=None: a bar for a person at a terminal, silence in a log file.
+    with tqdm(total=options.epochs, desc=options.dataset, unit="epoch", disable=options.json or None) as bar:
 
         def show(epoch: Epoch) -> None:
-            bar.set_postfix(loss=f"{epoch.loss:.3f}", validation=f"{epoch.validation_accuracy:.1%}")
+            bar.set_postfix(loss=f"{epoch.loss:.3f}", validation=f"{epoch.validation_accuracy:.1%}", refresh=False)
             bar.update()
 
         trained = train(config, data, training, show)
     seconds = time.perf_counter() - start
     proof = prove(trained.model, data, drawing)
     if options.json:
-        print(
-            json.dumps(
-                {
-                    "dataset": options.dataset,
-                    "nodes": data.graph.num_nodes,
-                    "edges": data.graph.num_edges,
-                    "best_epoch": asdict(trained.best),
-                    "test_accuracy": trained.test_accuracy,
-                    "seconds": seconds,
-                    "new_node": asdict(proof) | {"truth": drawing.label},
-                }
-            )
-        )
-        return
-    print(f"\n{data.graph.num_nodes:,} digits, {data.graph.num_edges:,} edges, trained in {seconds:.1f} s")
-    print(f"test accuracy {trained.test_accuracy:.1%} (best epoch {trained.best.number} by validation)")
-    print(f"\nA digit that the graph has never seen, with {len(drawing.neighbors)} similar digits as its neighbours:\n")
-    print(drawing)
-    print(f"\nIt is a {proof.label} ({proof.probability:.1%}; in truth a {drawing.label}), {proof.exactness}: ", end="")
-    print(f"{proof.largest_difference:.0e} from the full-graph forward with it added,")
-    print(f"in {proof.seconds * 1e3:.2f} ms instead of {proof.full_forward_seconds * 1e3:.0f} ms.")
+        print(json.dumps(as_dictionary(data, trained, seconds, drawing, proof)))
+    else:
+        print(as_text(data, trained, seconds, drawing, proof))
+
+
+def as_dictionary(
+    data: LabelledGraph, trained: TrainedModel, seconds: float, drawing: Drawing, proof: Proof
+) -> dict[str, object]:
+    return {
+        "nodes": data.graph.num_nodes,
+        "edges": data.graph.num_edges,
+        "best_epoch": asdict(trained.best),
+        "test_accuracy": trained.test_accuracy,
+        "seconds": seconds,
+        "new_node": asdict(proof) | {"truth": drawing.label},
+    }
+
+
+def as_text(data: LabelledGraph, trained: TrainedModel, seconds: float, drawing: Drawing, proof: Proof) -> str:
+    return f"""
+{data.graph.num_nodes:,} digits, {data.graph.num_edges:,} edges, trained in {seconds:.1f} s
+test accuracy {trained.test_accuracy:.1%} (best epoch {trained.best.number} by validation)
+
+A digit that the graph has never seen, with {len(drawing.neighbors)} similar digits as its neighbours:
+
+{drawing}
+
+It is a {proof.label} ({proof.probability:.1%}; in truth a {drawing.label}), {proof.exactness}: \
+{proof.largest_difference:.0e} from the full-graph forward with it added,
+in {proof.seconds * 1e3:.2f} ms instead of {proof.full_forward_seconds * 1e3:.0f} ms."""
 
 
 if __name__ == "__main__":

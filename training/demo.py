@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sgformer import ExtendedAnswers, NewNodes, SGFormer, extend, summarize
+from sgformer.outputs import probabilities
 from sgformer.summary import full_logits
 from training.digits import Drawing
 from training.labelled import LabelledGraph
@@ -46,11 +47,10 @@ def prove(model: SGFormer, data: LabelledGraph, drawing: Drawing) -> Proof:
     expected = full_logits(model.config, weights, augmented)[-1]
     full_seconds = time.perf_counter() - start
     logits = answers.logits[0]
-    odds = np.exp(logits - logits.max())
     label = int(logits.argmax())
     return Proof(
         label,
-        float(odds[label] / odds.sum()),
+        float(probabilities(logits, model.config.task)[label]),
         answers.exactness,
         int(answers.recomputed[0]),
         seconds,

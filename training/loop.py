@@ -41,7 +41,7 @@ def train(
     config: ModelConfig,
     data: LabelledGraph,
     training: TrainingConfig,
-    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    on_epoch: Callable[[Epoch], None] = lambda _: None,
 ) -> TrainedModel:
     """Trains a classifier. The same seed gives the same weights on one machine."""
     torch.manual_seed(training.seed)
@@ -68,7 +68,7 @@ def train(
 def accuracy(model: SGFormer, inputs: GraphTensors, labels: torch.Tensor, nodes: torch.Tensor) -> float:
     model.eval()
     with torch.inference_mode():
-        return (model(inputs)[nodes].argmax(dim=1) == labels[nodes]).float().mean().item()
+        return float((model(inputs)[nodes].argmax(dim=1) == labels[nodes]).float().mean())
 
 
 def _copied(weights: dict[str, NDArray]) -> dict[str, NDArray]:  # type: ignore[type-arg]  # any type of numbers

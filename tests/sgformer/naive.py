@@ -51,7 +51,7 @@ def transform(config: ModelConfig, w: dict[str, Matrix], x: Matrix) -> Matrix:
 
 
 def attention_matrix(config: ModelConfig, query: Matrix, key: Matrix) -> Matrix:
-    """C of Eqn. eqn-normalization for every head: (H, N, N)."""
+    """The row-normalised all-pair matrix C = diag(C1)^-1 (I + Q~ K~^T / N) for every head: (H, N, N)."""
     count = query.shape[0]
     if config.normalization == "frobenius":
         query, key = over_norm(query), over_norm(key)

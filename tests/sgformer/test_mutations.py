@@ -1,6 +1,6 @@
 """The exactness suite must fail when the mathematics is wrong: one mutant for every way in which it has gone wrong before.
 
-In float32 and on a large graph several of these would pass unseen (maths.md, trap 1). That is why the suite runs in float64.
+In float32 and on a large graph several of these would pass unseen (docs/mathematics.md, trap 1): the suite runs in float64.
 """
 
 from __future__ import annotations
