@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks import graphs
 from benchmarks.contest import Timing, contest
-from benchmarks.memory import peak_bytes
 from benchmarks.peer import Pair
+from benchmarks.turns import GRAPHS, Contestant, take_turns
 from sgformer import Graph, InferenceModel, ModelConfig, NewNodes, SGFormer, Summary, extend, summarize
 from sgformer.summary import full_logits
 
@@ -29,17 +29,21 @@ class Result:
 def against_pyg() -> list[Result]:
     """Full forward and training step, in time and memory."""
     results = []
-    for name, graph in (("debian_trixie", graphs.debian_trixie()), ("skewed", graphs.skewed(100_000, 1_000_000, 128))):
-        pair = Pair(graph)
+    for name, make in GRAPHS.items():
+        graph = make()
         label = f"{name} ({graph.num_nodes:,} nodes, {graph.num_edges:,} edges)"
+        pair = Pair(graph)
         difference = float((pair.their_forward()() - pair.our_forward()()).abs().max())
-        for what, theirs, ours, bar in (
-            (f"full forward (largest difference {difference:.0e})", "their_forward", "our_forward", 5.0),
-            ("training step", "their_step", "our_step", 4.0),
+        for what, kind, bar in (
+            (f"full forward (largest difference {difference:.0e})", "forward", 5.0),
+            ("training step", "step", 4.0),
         ):
-            times = contest({"PyG": getattr(pair, theirs)(), "ours": getattr(pair, ours)()}, rounds=15)
-            results.append(_faster(f"{what}, {label}", times["ours"], times["PyG"], bar))
-            results.append(_smaller(f"peak memory of a {what.split(' (')[0]}, {label}", name, ours, theirs))
+            contestants = {who: Contestant(name, f"{who}_{kind}") for who in ("their", "our")}
+            times = take_turns(contestants, rounds=15)
+            results.append(_faster(f"{what}, {label}", times["our"], times["their"], bar))
+            results.append(_smaller(f"peak memory of it, {label}", contestants["our"], contestants["their"]))
+            for contestant in contestants.values():
+                contestant.close()
     return results
 
 
@@ -125,7 +129,7 @@ def _at_most(claim: str, ours: Timing, floor: Timing, bar: float | None) -> Resu
     return Result(claim, str(ours), str(floor), ratio, f"<= {bar:g}x" if bar else "", not bar or ratio <= bar)
 
 
-def _smaller(claim: str, graph: str, ours: str, theirs: str) -> Result:
-    mine, other = peak_bytes(graph, ours), peak_bytes(graph, theirs)
-    ratio = mine / other
-    return Result(claim, f"{mine / 1e6:.0f} MB", f"{other / 1e6:.0f} MB", ratio, "<= 0.5x", ratio <= 0.5)
+def _smaller(claim: str, ours: Contestant, theirs: Contestant) -> Result:
+    ratio = ours.peak_bytes / theirs.peak_bytes
+    sizes = (f"{contestant.peak_bytes / 1e6:.0f} MB" for contestant in (ours, theirs))
+    return Result(claim, *sizes, ratio, "<= 0.5x", ratio <= 0.5)

@@ -32,7 +32,11 @@ def contest(contestants: Mapping[str, Callable[[], object]], rounds: int, warmup
             start = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - start)
-    return {name: Timing(*(float(q) for q in np.quantile(times, [0.5, 0.25, 0.75]))) for name, times in seconds.items()}
+    return {name: summarised(times) for name, times in seconds.items()}
+
+
+def summarised(seconds: list[float]) -> Timing:
+    return Timing(*(float(quantile) for quantile in np.quantile(seconds, [0.5, 0.25, 0.75])))
 
 
 def duration(seconds: float) -> str:

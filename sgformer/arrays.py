@@ -47,6 +47,9 @@ class Ops(Protocol):
     def relu(self, rows: Array) -> Array:
         """May overwrite `rows`, which must be the caller's own."""
 
+    def mix(self, rows: Array, others: Array, share: float) -> Array:
+        """(1 - share) rows + share others. May overwrite `rows`."""
+
     def cast(self, array: Array, like: Array) -> Array:
         """`array` (host or device) with the type and place of `like`."""
 
@@ -106,6 +109,11 @@ class NumpyOps:
 
     def relu(self, rows: Array) -> Array:
         return np.maximum(rows, 0, out=rows)
+
+    def mix(self, rows: Array, others: Array, share: float) -> Array:
+        rows *= 1 - share
+        rows += share * others
+        return rows
 
     def cast(self, array: Array, like: Array) -> Array:
         return np.asarray(array).astype(like.dtype, copy=False)

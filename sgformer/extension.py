@@ -57,7 +57,7 @@ def extend(
 
 def _attended(model: InferenceModel, sums: AttentionSums, new: NewNodes, inputs: Array) -> Array:
     """The attention output of every new node, over the stored rows and those of its own scenario."""
-    query, key, value = model.queries(inputs), model.keys(inputs), model.values(inputs)
+    query, key, value = model.project(inputs, "query", "key", "value")
     if new.num_scenarios == len(new):
         return sums.attend_each_added(query, key, value)
     sums = sums.to(inputs)

@@ -21,6 +21,8 @@ from sgformer.weights import check_weights, layer_has_weight, layer_is_plain
 
 NORM_EPSILON = 1e-5
 """Of layer norm and batch norm alike: torch's default, which every published variant uses."""
+PROJECTIONS = (("query", "value"), ("key", "value"), ("query", "key", "value"))
+"""What is asked for together: by rows that attend, by rows that are summed, and by rows that are both."""
 ROW_EPSILON = 1e-6
 """PyG replaces exact zeros of queries and keys by this before it divides a row by its length."""
 
@@ -105,12 +107,10 @@ class InferenceModel:
         # Folding happens in float64: what it rounds is then less than the one rounding to `dtype`.
         self._weights = {name: np.asarray(array, dtype=np.float64) for name, array in weights.items()}
         self._place = place
-        self._input = self._feature_map("input", norm=None)
+        self._feature_map = self._joined_feature_map()
         self._input_norm = self._layer_norm("input_norm", config.input_layer_norm)
-        self._query, self._key = self._projection("query"), self._projection("key")
-        self._value = self._projection("value") if config.value_map else None
+        self._projections = {names: self._projection(names) for names in map(self._mapped, PROJECTIONS)}
         self._attention_norm = self._layer_norm("attention_norm", config.attention_layer_norm)
-        self._graph_input = self._folded_graph_input()
         self.graph_layers = tuple(self._graph_layer(index) for index in range(config.layers))
         self._output = self._affine(self._weights["output.weight"].T, self._weights["output.bias"])
         self.like: Array = self._output.bias
@@ -125,33 +125,34 @@ class InferenceModel:
         rows: Any = transformed(features, config.feature_transform, self._feature_mean, self._feature_scale)
         if not isinstance(rows, SparseRows):
             rows = ops.cast(rows, like=self.like)
-        states = self._input(rows)
+        joined = self._feature_map(rows)
+        states, graph_states = joined[:, : config.hidden], joined[:, config.hidden :]
         if self._input_norm is not None:
             states = self._input_norm(states)
         states = ops.relu(states)
-        if self._graph_input is None:
+        if config.gnn_input == "shared":
             return states, states
-        graph_states = self._graph_input(rows)
         return states, ops.relu(graph_states) if config.gnn_input == "own" else graph_states
 
-    def queries(self, states: Array) -> Array:
-        """(n, heads, hidden) of Z0 rows; unit rows where the model is row-normalised."""
-        return self._attention_rows(self._query, states)
+    def project(self, states: Array, *names: str) -> list[Array]:
+        """The named projections of Z0 rows (one of PROJECTIONS), by one product: each (n, heads, hidden).
 
-    def keys(self, states: Array) -> Array:
-        """(n, heads, hidden) of Z0 rows; unit rows where the model is row-normalised."""
-        return self._attention_rows(self._key, states)
-
-    def values(self, states: Array) -> Array:
-        """(n, heads, hidden) of Z0 rows; (n, 1, hidden), the rows themselves, where the model has no value map."""
-        return states[:, None, :] if self._value is None else self._by_head(self._value(states))
+        Queries and keys are unit rows where the model is row-normalised. Without a value map the values are (n, 1, hidden),
+        the rows themselves.
+        """
+        config, mapped = self.config, self._mapped(names)
+        joined = self._projections[mapped](states).reshape(len(states), len(mapped), config.heads, config.hidden)
+        rows = {name: joined[:, place] for place, name in enumerate(mapped)}
+        if config.normalization == "row":
+            unit = ops_for(states).unit
+            rows |= {name: unit(rows[name], ROW_EPSILON) for name in mapped if name != "value"}
+        return [rows[name] if name in rows else states[:, None, :] for name in names]
 
     def answer(self, states: Array, attended: Array, graph_states: Array) -> Answers:
         """The two branches together: Z0 rows, their attention output (which is overwritten), and the GCN's output."""
         config, ops = self.config, ops_for(states)
         if config.attention_residual is not None:
-            attended *= config.attention_residual
-            attended += (1 - config.attention_residual) * states
+            attended = ops.mix(attended, states, 1 - config.attention_residual)
         if self._attention_norm is not None:
             attended = self._attention_norm(attended)
         if config.attention_activation:
@@ -159,8 +160,7 @@ class InferenceModel:
         if config.combine == "cat":
             embeddings = ops.concat([attended, graph_states], axis=1)
         else:
-            attended *= 1 - config.alpha
-            embeddings = attended + config.alpha * graph_states
+            embeddings = ops.mix(attended, graph_states, config.alpha)
         return Answers(embeddings, self._output(embeddings))
 
     def known(self, states: NodeStates, sums: AttentionSums, nodes: Indices | slice) -> Answers:
@@ -169,7 +169,8 @@ class InferenceModel:
 
     def answer_from(self, sums: AttentionSums, inputs: Array, graph_states: Array) -> Answers:
         """Answers for rows that are in the sums, from their Z0 and the GCN's output."""
-        return self.answer(inputs, sums.attend(self.queries(inputs), self.values(inputs)), graph_states)
+        query, value = self.project(inputs, "query", "value")
+        return self.answer(inputs, sums.attend(query, value), graph_states)
 
     def rows(self, source: Array, nodes: Indices | slice) -> Array:
         """Rows of a per-node array, in this model's type and place."""
@@ -199,37 +200,33 @@ class InferenceModel:
         scale = weights[f"{name}.weight"] / np.sqrt(weights[f"{name}.running_var"] + NORM_EPSILON)
         return scale, weights[f"{name}.bias"] - weights[f"{name}.running_mean"] * scale
 
-    def _feature_map(self, name: str, norm: str | None) -> Affine:
-        """The affine map that reads features, with its batch norm and, for sparse rows, the standardisation folded in."""
-        weight = self._weights[f"{name}.weight"].T
-        bias = self._weights.get(f"{name}.bias", np.zeros(weight.shape[1]))
-        if norm is not None:
-            scale, shift = self._batch_norm(norm)
-            weight, bias = weight * scale, bias * scale + shift
+    def _joined_feature_map(self) -> Affine:
+        """Z0's map and, beside it, the GCN's own where it has one: so the features are read once."""
+        weights, kind = self._weights, self.config.gnn_input
+        weight, bias = weights["input.weight"].T, weights["input.bias"]
+        if kind != "shared":
+            graph_weight = weights["graph_input.weight"].T
+            if kind == "own":
+                scale, shift = self._batch_norm("graph_input_norm")
+                graph_bias = weights["graph_input.bias"] * scale + shift
+            else:
+                # The first layer's batch norm scales P X W + b: its scale goes into W here, the rest into the layer's bias.
+                scale, _ = self._batch_norm("graph_layers.0.norm")
+                graph_bias = np.zeros(self.config.hidden)
+            weight, bias = np.hstack([weight, graph_weight * scale]), np.hstack([bias, graph_bias])
         if self.config.feature_transform == "standard":
-            sparse = folded(weight, bias, self._weights["feature_mean"], self._weights["feature_scale"])
+            sparse = folded(weight, bias, weights["feature_mean"], weights["feature_scale"])
             return _StandardisedAffine(self._finish(weight), self._finish(bias), self._affine(*sparse))
         return self._affine(weight, bias)
 
-    def _projection(self, name: str) -> Affine:
-        return self._affine(self._weights[f"{name}.weight"].T, self._weights.get(f"{name}.bias"))
+    def _mapped(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name for name in names if name != "value" or self.config.value_map)
 
-    def _by_head(self, rows: Array) -> Array:
-        return rows.reshape(-1, self.config.heads, self.config.hidden)
-
-    def _attention_rows(self, projection: Affine, states: Array) -> Array:
-        rows = self._by_head(projection(states))
-        return ops_for(rows).unit(rows, ROW_EPSILON) if self.config.normalization == "row" else rows
-
-    def _folded_graph_input(self) -> Affine | None:
-        if self.config.gnn_input == "shared":
-            return None
-        if self.config.gnn_input == "own":
-            return self._feature_map("graph_input", norm="graph_input_norm")
-        # The first layer's batch norm scales P X W + b: its scale goes into W here, its shift stays in the layer's bias.
-        scale, _ = self._batch_norm("graph_layers.0.norm")
-        self._weights["graph_input.weight"] = self._weights["graph_input.weight"] * scale[:, None]
-        return self._feature_map("graph_input", norm=None)
+    def _projection(self, names: tuple[str, ...]) -> Affine:
+        weight = np.concatenate([self._weights[f"{name}.weight"].T for name in names], axis=1)
+        if not self.config.qkv_bias:
+            return self._affine(weight, None)
+        return self._affine(weight, np.concatenate([self._weights[f"{name}.bias"] for name in names]))
 
     def _graph_layer(self, index: int) -> GraphLayer:
         config, name = self.config, f"graph_layers.{index}"

@@ -151,9 +151,9 @@ def _input_pass(
         inputs[rows] = states.cpu().numpy()
         if initial is not inputs:
             initial[rows] = graph_states.cpu().numpy()
-        query = model.queries(states) if config.normalization == "frobenius" else None
-        part = AttentionSums.of_rows(config.normalization, query, model.keys(states), model.values(states))
-        sums = sums + part.on_host()
+        names = ("query", "key", "value") if config.normalization == "frobenius" else ("key", "value")
+        *query, key, value = model.project(states, *names)
+        sums = sums + AttentionSums.of_rows(config.normalization, query[0] if query else None, key, value).on_host()
     return inputs, initial, sums
 
 
@@ -199,8 +199,11 @@ class _Blocks:
             full = int(np.searchsorted(adjacency.indptr, adjacency.indptr[start] + BLOCK_ENTRIES, side="right")) - 1
             self._bounds.append(min(max(full, start + 1), start + BLOCK_ROWS, adjacency.num_nodes))
         self._only = self._rows.between(0, adjacency.num_nodes) if len(self._bounds) == 2 else None
-        # For the products of one block: fresh memory for each would cost more than filling it.
-        self.scratch = model.like.new_empty(max(b - a for a, b in pairwise(self._bounds)), model.config.hidden)
+        # One result for the products of all blocks, because the faults of fresh pages cost more than the products (numpy
+        # asks for huge pages, torch does not).
+        rows = max(stop - start for start, stop in pairwise(self._bounds))
+        scratch = np.empty((rows, model.config.hidden), dtype=model.dtype)
+        self.scratch = torch.from_numpy(scratch).to(model.like.device)
 
     def __iter__(self) -> Iterator[tuple[slice, Propagation]]:
         for start, stop in pairwise(self._bounds):

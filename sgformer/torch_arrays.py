@@ -56,6 +56,9 @@ class TorchOps:
     def relu(self, rows: Array) -> Array:
         return torch.relu_(rows)
 
+    def mix(self, rows: Array, others: Array, share: float) -> Array:
+        return rows.lerp_(others, share)
+
     def cast(self, array: Array, like: Array) -> Array:
         return torch.as_tensor(array, dtype=like.dtype, device=self.device)
 

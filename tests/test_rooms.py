@@ -27,7 +27,7 @@ config = ModelConfig(in_features=3, out_features=2, hidden=4, layers=2)
 weights = {name: np.ones(shape) for name, shape in expected_shapes(config).items()}
 model = InferenceModel(config, weights)
 rows = np.ones((5, 4), dtype=np.float32)
-sums = AttentionSums.of_rows("frobenius", model.queries(rows), model.keys(rows), model.values(rows))
+sums = AttentionSums.of_rows("frobenius", *model.project(rows, "query", "key", "value"))
 states = NodeStates(rows, (rows, rows, rows), (rows,))
 adjacency = Adjacency.from_edges([[0, 1], [1, 2]], 5)
 new = NewNodes.build(np.ones((1, 3)), [[0, 1]], num_nodes=5, num_features=3)
