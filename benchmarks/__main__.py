@@ -18,8 +18,8 @@ from benchmarks.claims import CONTESTS, Result
 DOCS = Path(__file__).parent.parent / "docs"
 HEAD = """# Benchmarks
 
-Written by `make bench` on {date}: one run, contestants taking turns (those of PyG's table rows in processes of their own), medians
-with the quartiles in brackets. {machine}.
+Written by `make bench` on {date}: one run, contestants taking turns (PyG and ours in processes of their own), medians with
+the quartiles in brackets. {machine}.
 PyG is PyTorch Geometric's `SGFormer` with the same sizes ({sizes}) and the same weights. Peak memory is what a run adds
 to a process of its own that already holds the graph and the model.
 

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch_geometric.nn.models import SGFormer as PygSGFormer
 
-from sgformer import Graph, SGFormer, from_pyg
-from sgformer.summary import full_logits
+from sgformer import FullForward, Graph, SGFormer, from_pyg
 
 HIDDEN, CLASSES, LAYERS, DROPOUT = 64, 58, 3, 0.5
 """Layers and dropout are PyG's defaults; hidden size and classes are those of a model for debian_trixie."""
@@ -49,11 +48,11 @@ class Pair:
         return _evaluating(self.theirs, self.their_logits())
 
     def our_forward(self) -> Run:
-        """The streamed forward, weights to log-probabilities; it builds its request-time model each time."""
-        config, weights = self.ours.config, self.ours.weights()
+        """The streamed forward, weights to log-probabilities."""
+        forward, weights = FullForward(self.ours.config, self.graph), self.ours.weights()
 
         def run() -> torch.Tensor:
-            logits = torch.from_numpy(full_logits(config, weights, self.graph))
+            logits = torch.from_numpy(forward.logits(weights))
             for rows in logits.split(8192):  # PyG's model ends with it too
                 rows.copy_(rows.log_softmax(dim=-1))
             return logits

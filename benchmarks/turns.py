@@ -1,4 +1,4 @@
-"""Contestants in processes of their own, taking turns: neither lives with what the other did to the allocator and the caches.
+"""Contestants in processes of their own, taking turns: neither lives with what the other did to the allocator.
 
 python -m benchmarks.turns GRAPH RUN       reads lines; answers each with the seconds of one run, the first with its
                                            peak memory in bytes before them

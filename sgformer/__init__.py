@@ -26,17 +26,19 @@ from sgformer.states import NodeStates
 from sgformer.sums import AttentionSums
 
 if TYPE_CHECKING:
+    from sgformer.evaluation import FullForward, full_logits
     from sgformer.model import SGFormer
     from sgformer.pretrained import from_authors_large, from_authors_medium, from_pyg
-    from sgformer.summary import Summary, full_logits, summarize
+    from sgformer.summary import Summary, summarize
 
 _NEED_TORCH = {
+    "FullForward": "sgformer.evaluation",
     "SGFormer": "sgformer.model",
     "Summary": "sgformer.summary",
     "from_authors_large": "sgformer.pretrained",
     "from_authors_medium": "sgformer.pretrained",
     "from_pyg": "sgformer.pretrained",
-    "full_logits": "sgformer.summary",
+    "full_logits": "sgformer.evaluation",
     "summarize": "sgformer.summary",
 }
 
@@ -46,6 +48,7 @@ __all__ = [
     "AttentionSums",
     "ConfigError",
     "ExtendedAnswers",
+    "FullForward",
     "Graph",
     "GraphError",
     "InferenceModel",

@@ -6,7 +6,7 @@ Only row-wise parts live here. What crosses rows is in `sums` (attention) and `e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ from sgformer.weights import check_weights, layer_has_weight, layer_is_plain
 
 NORM_EPSILON = 1e-5
 """Of layer norm and batch norm alike: torch's default, which every published variant uses."""
-PROJECTIONS = (("query", "value"), ("key", "value"), ("query", "key", "value"))
-"""What is asked for together: by rows that attend, by rows that are summed, and by rows that are both."""
+PROJECTIONS = (("query", "value"), ("key",), ("query", "key"), ("query", "key", "value"))
+"""What is asked for together: by rows that attend, by rows that are summed (see `with_mapped_values`), and by new rows."""
 ROW_EPSILON = 1e-6
 """PyG replaces exact zeros of queries and keys by this before it divides a row by its length."""
 
@@ -110,6 +110,7 @@ class InferenceModel:
         self._feature_map = self._joined_feature_map()
         self._input_norm = self._layer_norm("input_norm", config.input_layer_norm)
         self._projections = {names: self._projection(names) for names in map(self._mapped, PROJECTIONS)}
+        self._value_map = self._value_map_by_head() if config.value_map else None
         self._attention_norm = self._layer_norm("attention_norm", config.attention_layer_norm)
         self.graph_layers = tuple(self._graph_layer(index) for index in range(config.layers))
         self._output = self._affine(self._weights["output.weight"].T, self._weights["output.bias"])
@@ -147,6 +148,15 @@ class InferenceModel:
             unit = ops_for(states).unit
             rows |= {name: unit(rows[name], ROW_EPSILON) for name in mapped if name != "value"}
         return [rows[name] if name in rows else states[:, None, :] for name in names]
+
+    def with_mapped_values(self, sums: AttentionSums) -> AttentionSums:
+        """From sums over Z0 rows to sums over their values. These are affine in Z0, so K^T V = (K^T Z0) Wv + (K^T 1) bv: the
+        value map costs d^3 here instead of N d^2.
+        """
+        if self._value_map is None:
+            return sums
+        weight, bias = self._value_map  # (H, d, d), (H, 1, d)
+        return replace(sums, key_value=sums.key_value @ weight + sums.key[:, :, None] * bias)
 
     def answer(self, states: Array, attended: Array, graph_states: Array) -> Answers:
         """The two branches together: Z0 rows, their attention output (which is overwritten), and the GCN's output."""
@@ -218,6 +228,12 @@ class InferenceModel:
             sparse = folded(weight, bias, weights["feature_mean"], weights["feature_scale"])
             return _StandardisedAffine(self._finish(weight), self._finish(bias), self._affine(*sparse))
         return self._affine(weight, bias)
+
+    def _value_map_by_head(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        config = self.config
+        weight = self._weights["value.weight"].reshape(config.heads, config.hidden, config.hidden).swapaxes(1, 2)
+        bias = self._weights.get("value.bias", np.zeros(config.heads * config.hidden))
+        return weight, bias.reshape(config.heads, 1, config.hidden)
 
     def _mapped(self, names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(name for name in names if name != "value" or self.config.value_map)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sgformer import ExtendedAnswers, NewNodes, SGFormer, extend, summarize
+from sgformer.evaluation import full_logits
 from sgformer.outputs import probabilities
-from sgformer.summary import full_logits
 from training.digits import Drawing
 from training.labelled import LabelledGraph
 
