@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks import graphs
 from benchmarks.contest import Timing, contest
 from benchmarks.peer import Pair
-from benchmarks.turns import GRAPHS, Contestant, take_turns
+from benchmarks.turns import GRAPHS, Contestant, contestants, take_turns
 from sgformer import Graph, InferenceModel, ModelConfig, NewNodes, SGFormer, Summary, extend, summarize
 from sgformer.evaluation import full_logits
 
@@ -34,17 +34,16 @@ def against_pyg() -> list[Result]:
         label = f"{name} ({graph.num_nodes:,} nodes, {graph.num_edges:,} edges)"
         pair = Pair(graph)
         difference = float((pair.their_forward()() - pair.our_forward()()).abs().max())
-        for what, kind, bar in (
-            (f"full forward (largest difference {difference:.0e})", "forward", 5.0),
-            ("training step", "step", 4.0),
-        ):
-            contestants = {who: Contestant(name, f"{who}_{kind}") for who in ("their", "our")}
-            times = take_turns(contestants, rounds=15)
-            results.append(_faster(f"{what}, {label}", times["our"], times["their"], bar))
-            memory_bar = 0.5 if kind == "forward" else None
-            results.append(_smaller(f"peak memory of it, {label}", contestants["our"], contestants["their"], memory_bar))
-            for contestant in contestants.values():
-                contestant.close()
+        with contestants(name, "their_forward", "our_forward", "paper_forward") as (theirs, ours, paper):
+            times = take_turns({"theirs": theirs, "ours": ours, "paper": paper}, rounds=15)
+            claim = f"full forward, PyG's weights (largest difference {difference:.0e}), {label}"
+            results.append(_faster(claim, times["ours"], times["theirs"], 5))
+            results.append(_faster("full forward, the paper's model of the same sizes", times["paper"], times["theirs"], 5))
+            results.append(_smaller("peak memory of a full forward", ours, theirs, 0.5))
+        with contestants(name, "their_step", "our_step") as (theirs, ours):
+            times = take_turns({"theirs": theirs, "ours": ours}, rounds=15)
+            results.append(_faster(f"training step, {label}", times["ours"], times["theirs"], 4))
+            results.append(_smaller("peak memory of a training step", ours, theirs, None))
     return results
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch_geometric.nn.models import SGFormer as PygSGFormer
 
-from sgformer import FullForward, Graph, SGFormer, from_pyg
+from sgformer import FullForward, Graph, ModelConfig, SGFormer, from_pyg
 
 HIDDEN, CLASSES, LAYERS, DROPOUT = 64, 58, 3, 0.5
 """Layers and dropout are PyG's defaults; hidden size and classes are those of a model for debian_trixie."""
@@ -48,16 +48,12 @@ class Pair:
         return _evaluating(self.theirs, self.their_logits())
 
     def our_forward(self) -> Run:
-        """The streamed forward, weights to log-probabilities."""
-        forward, weights = FullForward(self.ours.config, self.graph), self.ours.weights()
+        return _streaming(self.ours, self.graph)
 
-        def run() -> torch.Tensor:
-            logits = torch.from_numpy(forward.logits(weights))
-            for rows in logits.split(8192):  # PyG's model ends with it too
-                rows.copy_(rows.log_softmax(dim=-1))
-            return logits
-
-        return run
+    def paper_forward(self) -> Run:
+        """The paper's model of the same sizes: one input layer for both branches, one norm for the whole matrix."""
+        config = ModelConfig(in_features=self.graph.num_features, out_features=CLASSES, hidden=HIDDEN, layers=LAYERS)
+        return _streaming(SGFormer(config), self.graph)
 
     def their_step(self) -> Run:
         return _training(self.theirs, self.their_logits(), self.labels)
@@ -71,6 +67,19 @@ def _evaluating(model: torch.nn.Module, logits: Run) -> Run:
         model.eval()
         with torch.no_grad():
             return logits()
+
+    return run
+
+
+def _streaming(model: SGFormer, graph: Graph) -> Run:
+    """The streamed forward, weights to log-probabilities."""
+    forward, weights = FullForward(model.config, graph), model.weights()
+
+    def run() -> torch.Tensor:
+        logits = torch.from_numpy(forward.logits(weights))
+        for rows in logits.split(8192):  # PyG's model ends with it too
+            rows.copy_(rows.log_softmax(dim=-1))
+        return logits
 
     return run
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import graphs
@@ -43,10 +44,20 @@ class Contestant:
         return self._process.stdout.readline()
 
 
-def take_turns(contestants: dict[str, Contestant], rounds: int, warmups: int = 2) -> dict[str, Timing]:
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+@contextmanager
+def contestants(graph: str, *runs: str) -> Iterator[list[Contestant]]:
+    started = [Contestant(graph, run) for run in runs]
+    try:
+        yield started
+    finally:
+        for contestant in started:
+            contestant.close()
+
+
+def take_turns(those: dict[str, Contestant], rounds: int, warmups: int = 2) -> dict[str, Timing]:
+    seconds: dict[str, list[float]] = {name: [] for name in those}
     for number in range(warmups + rounds):
-        for name, contestant in contestants.items():
+        for name, contestant in those.items():
             took = contestant.seconds()
             if number >= warmups:
                 seconds[name].append(took)
