@@ -24,7 +24,7 @@ check: .venv/.installed  ## lint and type-check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-fuzz: .venv/.installed  ## the exactness properties on 20,000 fresh random cases each
+fuzz: .venv/.installed  ## the exactness properties on 5,000 fresh random cases each
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest -n 2 tests/sgformer/test_exactness.py
 
 bench: .venv/.installed  ## measure against PyTorch Geometric in one run: docs/benchmarks.md and .json

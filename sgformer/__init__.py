@@ -14,6 +14,8 @@ from sgformer.errors import (
     NeighborhoodTooLarge,
     NewNodeError,
     SgformerError,
+    SumsError,
+    UnknownNodeError,
     WeightsError,
 )
 from sgformer.extension import ExtendedAnswers, extend
@@ -61,6 +63,8 @@ __all__ = [
     "SgformerError",
     "SparseRows",
     "Summary",
+    "SumsError",
+    "UnknownNodeError",
     "WeightsError",
     "extend",
     "from_authors_large",

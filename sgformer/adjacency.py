@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sgformer.arrays import Indices, expand_runs
 from sgformer.errors import GraphError
+from sgformer.features import as_array
 
 
 @dataclass(frozen=True)
@@ -79,15 +80,20 @@ class Adjacency:
     @classmethod
     def from_matrix(cls, matrix: Any) -> Adjacency:
         """From a square adjacency matrix, dense or scipy sparse; any non-zero entry is an edge."""
-        shape: tuple[int, ...] = tuple(getattr(matrix, "shape", ()))
+        if not hasattr(matrix, "tocoo"):
+            matrix = as_array(matrix, "adjacency rows", GraphError)
+        shape: tuple[int, ...] = tuple(matrix.shape)
         if len(shape) != 2 or shape[0] != shape[1]:
             raise GraphError(f"an adjacency matrix must be square, got shape {shape}")
         if hasattr(matrix, "tocoo"):
             coordinates = matrix.tocoo()
-            filled = coordinates.data != 0
-            edges = np.stack([coordinates.row[filled], coordinates.col[filled]])
+            rows, columns, values = coordinates.row, coordinates.col, coordinates.data
         else:
-            edges = np.stack(np.nonzero(np.asarray(matrix)))
+            rows, columns = np.nonzero(matrix)
+            values = matrix[rows, columns]
+        if not np.isfinite(values).all():
+            raise GraphError("an adjacency matrix must hold finite numbers, got NaN or infinity")
+        edges = np.stack([rows[values != 0], columns[values != 0]])
         return cls.from_edges(edges.astype(np.int64), shape[0])
 
     def edge_index(self) -> Indices:
@@ -97,7 +103,7 @@ class Adjacency:
 
 
 def checked_edge_index(edge_index: Any, num_nodes: int) -> Indices:
-    edges = np.asarray(edge_index)
+    edges = as_array(edge_index, "edge_index rows", GraphError)
     if edges.size == 0 and edges.ndim in (1, 2):
         return np.empty((2, 0), dtype=np.int64)
     if edges.ndim != 2 or edges.shape[0] != 2:

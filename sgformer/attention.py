@@ -48,7 +48,8 @@ class _Attention(torch.autograd.Function):
 
 def unit_rows(rows: Tensor, filler: float) -> Tensor:
     """Every row divided by its length, exact zeros replaced by `filler` first."""
-    if not rows.detach().abs().amin() > 0:  # several times cheaper than building a mask that is almost always empty
+    # The smallest size first: several times cheaper than building a mask that is almost always empty.
+    if rows.numel() and not rows.detach().abs().amin() > 0:
         rows = rows.masked_fill(rows == 0, filler)
     return _UnitRows.apply(rows)  # type: ignore[no-any-return, no-untyped-call]  # torch's stub
 

@@ -3,7 +3,9 @@
     SgformerError
     +-- ConfigError              a model setting is out of range or contradicts another
     +-- GraphError               features or edges that do not make a graph
+    +-- UnknownNodeError         an id that names no node of the graph
     +-- NewNodeError             a question about new nodes that cannot be asked (`.item` says which)
+    +-- SumsError                sums that do not belong together, or that hold no rows
     +-- WeightsError             tensors that are missing, unknown or of the wrong shape
     +-- NeighborhoodTooLarge     an exact answer would recompute more than the caller allows
 
@@ -22,6 +24,18 @@ class ConfigError(SgformerError):
 
 
 class GraphError(SgformerError):
+    """`row` is the node whose features are to blame, where one is."""
+
+    def __init__(self, message: str, row: int | None = None) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+class UnknownNodeError(SgformerError):
+    pass
+
+
+class SumsError(SgformerError):
     pass
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from sgformer.adjacency import Adjacency
 from sgformer.arrays import Array, Indices, ops_for
+from sgformer.errors import NewNodeError
 from sgformer.inference import Answers, InferenceModel
 from sgformer.neighborhood import Neighborhood
 from sgformer.new_nodes import NewNodes
@@ -28,7 +29,7 @@ class ExtendedAnswers(Answers):
     recomputed: Indices
     """Stored states that were recomputed, per new node (joint nodes share theirs)."""
     exactness: Mode
-    """`exact` also where frozen neighbours were asked for and nothing had to be recomputed."""
+    """What was asked for; but up to one layer nothing is ever recomputed, and every answer is `exact`."""
 
 
 def extend(
@@ -42,9 +43,13 @@ def extend(
 ) -> ExtendedAnswers:
     """Answers for new nodes, each in its own scenario (see `NewNodes`), at a cost that does not depend on N.
 
+    A row may come out as NaN or infinity where the model itself has no value (docs/mathematics.md section 2) or overflows.
+
     Raises:
+        NewNodeError: the question was checked against another graph or model.
         NeighborhoodTooLarge: `exact` and a scenario needs more than `max_recompute` adjacency entries.
     """
+    _check_question(model, states, adjacency, new, mode)
     layers = model.config.layers
     exact = mode == "exact" or layers < 2
     inputs, graph_inputs = model.inputs(new.features)
@@ -58,16 +63,31 @@ def extend(
 def _attended(model: InferenceModel, sums: AttentionSums, new: NewNodes, inputs: Array) -> Array:
     """The attention output of every new node, over the stored rows and those of its own scenario."""
     query, key, value = model.project(inputs, "query", "key", "value")
-    if new.num_scenarios == len(new):
+    sizes = np.bincount(new.scenarios)
+    if len(sizes) == len(new):
         return sums.attend_each_added(query, key, value)
-    sums = sums.to(inputs)
-    ends = np.append(np.flatnonzero(np.diff(new.scenarios)) + 1, len(new))
-    parts, start = [], 0
-    for end in ends:
-        rows = slice(start, int(end))
-        parts.append(sums.with_rows(query[rows], key[rows], value[rows]).attend(query[rows], value[rows]))
-        start = int(end)
-    return ops_for(inputs).concat(parts)
+    # A node alone in its scenario takes the same route here, so that a joint question beside it changes none of its bits.
+    attended, ends = inputs * 0, np.cumsum(sizes)
+    alone = sizes[new.scenarios] == 1
+    if alone.any():
+        attended[alone] = sums.attend_each_added(query[alone], key[alone], value[alone])
+    for scenario in np.flatnonzero(sizes > 1):
+        rows = slice(int(ends[scenario] - sizes[scenario]), int(ends[scenario]))
+        joint = sums.to(inputs).with_rows(query[rows], key[rows], value[rows])
+        attended[rows] = joint.attend(query[rows], value[rows])
+    return attended
+
+
+def _check_question(model: InferenceModel, states: NodeStates, adjacency: Adjacency, new: NewNodes, mode: Mode) -> None:
+    if mode not in ("exact", "frozen"):
+        raise NewNodeError(f"mode is {mode!r}, expected exact or frozen")
+    if not new.num_nodes == adjacency.num_nodes == states.num_nodes:
+        raise NewNodeError(
+            f"the question is about a graph of {new.num_nodes:,} nodes, this one has {adjacency.num_nodes:,} "
+            f"(and states of {states.num_nodes:,})"
+        )
+    if new.features.shape[1] != model.config.in_features:
+        raise NewNodeError(f"features are {new.features.shape[1]} wide, this model expects {model.config.in_features}")
 
 
 def _propagated(model: InferenceModel, states: NodeStates, around: Neighborhood, new_states: Array) -> Array:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from sgformer.arrays import Array, Indices, ops_for, run_starts
 from sgformer.config import FeatureTransform
 
-Fail: TypeAlias = Callable[[str], Exception]
-"""Turns a message into the caller's kind of error: the same checks serve graphs and requests."""
+Fail: TypeAlias = Callable[[str, int | None], Exception]
+"""Turns a message, and the row that is to blame, into the caller's kind of error: graphs and requests share the checks."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,10 @@ class SparseRows:
 
     def __getitem__(self, rows: slice) -> SparseRows:
         """A run of rows, without copying their entries."""
-        start, stop, _ = rows.indices(self.shape[0])
+        start, stop, step = rows.indices(self.shape[0])
+        if step != 1:
+            raise IndexError(f"sparse rows are taken in runs, not in steps of {step}")
+        stop = max(start, stop)
         first, last = int(self.indptr[start]), int(self.indptr[stop])
         indptr = self.indptr[start : stop + 1] - first
         return SparseRows(indptr, self.indices[first:last], self.values[first:last], self.width)
@@ -64,27 +67,37 @@ FeatureRows: TypeAlias = NDArray[np.floating[Any]] | SparseRows
 
 
 def checked_features(features: Any, width: int | None, fail: Fail) -> FeatureRows:
-    """`features` as rows of finite floats (float32 stays float32, everything else numeric becomes float64 or float32)."""
+    """`features` (dense, `SparseRows` or scipy sparse) as rows of finite floats: float64 stays, all else becomes float32."""
+    features = _as_sparse_rows(features) if hasattr(features, "tocsr") else features
     rows = _checked_sparse(features, fail) if isinstance(features, SparseRows) else _checked_dense(features, fail)
     if width is not None and rows.shape[1] != width:
-        raise fail(f"features are {rows.shape[1]} wide, expected {width}")
+        raise fail(f"features are {rows.shape[1]} wide, expected {width}", None)
     values = rows.values if isinstance(rows, SparseRows) else rows
-    if not np.isfinite(values).all():
-        raise fail(f"features hold NaN or infinity ({_first_bad(rows)}), expected finite numbers")
+    # Models run in float32: what that cannot hold would become infinity later, where nobody could name it.
+    good = np.abs(values) <= np.finfo(np.float32).max
+    if not good.all():
+        row, column = _place(rows, good)
+        raise fail(f"features hold NaN, infinity or more than 3.4e38 (row {row}, column {column})", row)
     return rows
+
+
+def as_array(values: Any, what: str, fail: Fail) -> NDArray[Any]:
+    """np.asarray with the caller's kind of error for lists of unequal lengths."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise fail(f"{what} are lists of unequal lengths, expected the same number of entries in each", None) from None
 
 
 def row_normalised(rows: FeatureRows) -> FeatureRows:
     """Every row divided by the sum of its absolute values; a row of zeros stays zero."""
     if isinstance(rows, SparseRows):
-        sums = np.zeros(rows.shape[0], dtype=np.float64)
-        filled = np.flatnonzero(np.diff(rows.indptr))
-        if len(filled):
-            sums[filled] = np.add.reduceat(np.abs(rows.values), rows.indptr[filled])
-        scaled = rows.values / np.where(sums > 0, sums, 1)[rows.row_numbers()]
-        return SparseRows(rows.indptr, rows.indices, scaled.astype(rows.values.dtype), rows.width)
-    dense_sums = np.abs(rows).sum(axis=1, keepdims=True)
-    return np.divide(rows, np.where(dense_sums > 0, dense_sums, 1))
+        values = rows.values.astype(np.float64)
+        sums = np.bincount(rows.row_numbers(), weights=np.abs(values), minlength=rows.shape[0])
+        return SparseRows(rows.indptr, rows.indices, values / np.where(sums > 0, sums, 1)[rows.row_numbers()], rows.width)
+    dense = rows.astype(np.float64)
+    dense_sums = np.abs(dense).sum(axis=1, keepdims=True)
+    return np.divide(dense, np.where(dense_sums > 0, dense_sums, 1))
 
 
 def column_statistics(rows: FeatureRows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -93,8 +106,9 @@ def column_statistics(rows: FeatureRows) -> tuple[NDArray[np.float64], NDArray[n
     if isinstance(rows, SparseRows):
         values = rows.values.astype(np.float64)
         mean = np.bincount(rows.indices, weights=values, minlength=rows.width) / count
-        square = np.bincount(rows.indices, weights=values**2, minlength=rows.width) / count
-        variance = np.maximum(square - mean**2, 0)
+        zeros = count - np.bincount(rows.indices, minlength=rows.width)
+        squares = np.bincount(rows.indices, weights=(values - mean[rows.indices]) ** 2, minlength=rows.width)
+        variance = (squares + zeros * mean**2) / count
     else:
         mean = rows.mean(axis=0, dtype=np.float64)
         variance = rows.var(axis=0, dtype=np.float64)
@@ -104,12 +118,13 @@ def column_statistics(rows: FeatureRows) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def transformed(rows: FeatureRows, transform: FeatureTransform, mean: Array, scale: Array) -> FeatureRows:
-    """What the weights of `folded` expect: everything of the transform that is not folded into them."""
+    """What the weights of `folded` expect: everything of the transform that is not folded into them. In float64, so that the
+    result does not depend on the precision in which the features came.
+    """
     if transform == "row":
         return row_normalised(rows)
     if transform == "standard" and not isinstance(rows, SparseRows):
-        standard: NDArray[np.floating[Any]] = np.divide(rows - mean, scale).astype(rows.dtype)
-        return standard
+        return np.asarray((rows - mean) / scale, dtype=np.float64)
     return rows
 
 
@@ -120,41 +135,52 @@ def folded(weight: Array, bias: Array, mean: Array, scale: Array) -> tuple[Array
 
 
 def _checked_dense(features: Any, fail: Fail) -> NDArray[np.floating[Any]]:
-    rows = np.asarray(features)
+    rows = as_array(features, "features", fail)
     if rows.ndim != 2:
-        raise fail(f"features have {rows.ndim} dimension(s), expected 2 (rows x features)")
+        raise fail(f"features have {rows.ndim} dimension(s), expected 2 (rows x features)", None)
     if rows.dtype.kind not in "fiub":
-        raise fail(f"features are of type {rows.dtype}, expected numbers")
+        raise fail(f"features are of type {rows.dtype}, expected numbers", None)
     if rows.dtype == np.float64:
         return rows
     return rows.astype(np.float32, copy=False)
 
 
 def _checked_sparse(rows: SparseRows, fail: Fail) -> SparseRows:
-    indptr, indices = rows.indptr, rows.indices
+    indptr, indices, values = (np.asarray(part) for part in (rows.indptr, rows.indices, rows.values))
     for name, array in (("indptr", indptr), ("indices", indices)):
         if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise fail(f"sparse features: {name} is {array.dtype} with {array.ndim} dimension(s), expected 1 of integers")
+            found = f"{array.dtype} with {array.ndim} dimension(s)"
+            raise fail(f"sparse features: {name} is {found}, expected 1 of integers", None)
+    indptr = indptr.astype(np.int64)  # differences of unsigned numbers would wrap around
     if len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
-        raise fail(f"sparse features: indptr must rise from 0 to the number of entries ({len(indices)})")
-    if rows.values.shape != indices.shape or rows.values.dtype.kind not in "fiub":
-        raise fail(f"sparse features: {rows.values.shape} values of {rows.values.dtype} for {indices.shape} indices")
+        raise fail(f"sparse features: indptr must rise from 0 to the number of entries ({len(indices)})", None)
+    if values.shape != indices.shape or values.dtype.kind not in "fiub":
+        raise fail(f"sparse features: {values.shape} values of {values.dtype} for {indices.shape} indices", None)
+    checked = SparseRows(indptr, indices, values, rows.width)
     if len(indices) and (indices.min() < 0 or indices.max() >= rows.width):
-        bad = indices[(indices < 0) | (indices >= rows.width)][0]
-        raise fail(f"sparse features: column {bad} is out of range, expected 0 to {rows.width - 1}")
-    keys = rows.row_numbers() * rows.width + indices
-    if len(np.unique(keys)) != len(keys):
-        raise fail("sparse features: a row names the same column twice")
-    return rows if rows.values.dtype == np.float64 else rows.astype(np.float32)
+        row, bad = _place(checked, (indices >= 0) & (indices < rows.width))
+        raise fail(f"sparse features: column {bad} is out of range, expected 0 to {rows.width - 1}", row)
+    keys = np.sort(checked.row_numbers() * rows.width + indices)
+    if (repeated := keys[1:][keys[1:] == keys[:-1]]).size:
+        row, column = divmod(int(repeated[0]), rows.width)
+        raise fail(f"sparse features: row {row} names column {column} twice", row)
+    return checked if values.dtype == np.float64 else checked.astype(np.float32)
 
 
-def _first_bad(rows: FeatureRows) -> str:
+def _place(rows: FeatureRows, good: NDArray[np.bool_]) -> tuple[int, int]:
+    """Row and column of the first entry that is not good."""
     if isinstance(rows, SparseRows):
-        entry = int(np.flatnonzero(~np.isfinite(rows.values))[0])
-        row = int(np.searchsorted(rows.indptr, entry, side="right")) - 1
-        return f"row {row}, column {rows.indices[entry]}"
-    row, column = np.argwhere(~np.isfinite(rows))[0]
-    return f"row {row}, column {column}"
+        entry = int(np.flatnonzero(~good)[0])
+        return int(np.searchsorted(rows.indptr, entry, side="right")) - 1, int(rows.indices[entry])
+    row, column = np.argwhere(~good)[0]
+    return int(row), int(column)
+
+
+def _as_sparse_rows(matrix: Any) -> SparseRows:
+    """A scipy sparse matrix; the caller's own is left as it is."""
+    matrix = matrix.tocsr(copy=True)
+    matrix.sum_duplicates()
+    return SparseRows(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1])
 
 
 def stack_rows(parts: list[SparseRows]) -> SparseRows:

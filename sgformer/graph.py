@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sgformer.adjacency import Adjacency
+from sgformer.adjacency import Adjacency, checked_edge_index
 from sgformer.errors import GraphError
 from sgformer.features import FeatureRows, SparseRows, checked_features, stack_rows
 
@@ -29,14 +29,14 @@ class Graph:
         Raises:
             GraphError: fewer than two nodes, no features, NaN, wrong shapes, or edges that name no node.
         """
-        rows = checked_features(as_rows(features), None, GraphError)
+        rows = checked_features(features, None, GraphError)
         cls._check_size(rows)
         return cls(rows, Adjacency.from_edges(edge_index, rows.shape[0]))
 
     @classmethod
     def from_matrix(cls, features: Any, matrix: Any) -> Graph:
         """The same from a square adjacency matrix, dense or scipy sparse."""
-        rows = checked_features(as_rows(features), None, GraphError)
+        rows = checked_features(features, None, GraphError)
         cls._check_size(rows)
         adjacency = Adjacency.from_matrix(matrix)
         if adjacency.num_nodes != rows.shape[0]:
@@ -72,13 +72,6 @@ class Graph:
             rows: FeatureRows = stack_rows([self.features, features])
         else:
             rows = np.concatenate([self.features, np.asarray(features, dtype=self.features.dtype)])
-        return Graph.build(rows, np.concatenate([self.adjacency.edge_index(), np.asarray(edges, dtype=np.int64)], axis=1))
-
-
-def as_rows(features: Any) -> Any:
-    """scipy's sparse matrices as `SparseRows`; anything else as it came."""
-    if not hasattr(features, "tocsr"):
-        return features
-    matrix = features.tocsr()
-    matrix.sum_duplicates()
-    return SparseRows(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1])
+        return Graph.build(
+            rows, np.concatenate([self.adjacency.edge_index(), checked_edge_index(edges, rows.shape[0])], axis=1)
+        )

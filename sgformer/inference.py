@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sgformer.arrays import Array, Indices, ops_for
 from sgformer.config import ModelConfig
+from sgformer.errors import UnknownNodeError
 from sgformer.features import FeatureRows, SparseRows, folded, transformed
 from sgformer.states import NodeStates
 from sgformer.sums import AttentionSums
@@ -105,7 +106,7 @@ class InferenceModel:
         self.config = config
         self.dtype = np.dtype(dtype)
         # Folding happens in float64: what it rounds is then less than the one rounding to `dtype`.
-        self._weights = {name: np.asarray(array, dtype=np.float64) for name, array in weights.items()}
+        self._weights = {name: np.array(array, dtype=np.float64) for name, array in weights.items()}
         self._place = place
         self._feature_map = self._joined_feature_map()
         self._input_norm = self._layer_norm("input_norm", config.input_layer_norm)
@@ -173,8 +174,13 @@ class InferenceModel:
             embeddings = ops.mix(attended, graph_states, config.alpha)
         return Answers(embeddings, self._output(embeddings))
 
-    def known(self, states: NodeStates, sums: AttentionSums, nodes: Indices | slice) -> Answers:
-        """Answers for nodes of the graph (ids, or a run of them): O(rows x hidden^2), whatever N is."""
+    def known(self, states: NodeStates, sums: AttentionSums, nodes: Indices) -> Answers:
+        """Answers for nodes of the graph: O(rows x hidden^2), whatever N is.
+
+        Raises:
+            UnknownNodeError: an id that is not an integer from 0 to N - 1.
+        """
+        nodes = _checked_ids(nodes, states.num_nodes)
         return self.answer_from(sums, self.rows(states.inputs, nodes), self.rows(states.layers[-1], nodes))
 
     def answer_from(self, sums: AttentionSums, inputs: Array, graph_states: Array) -> Answers:
@@ -182,10 +188,10 @@ class InferenceModel:
         query, value = self.project(inputs, "query", "value")
         return self.answer(inputs, sums.attend(query, value), graph_states)
 
-    def rows(self, source: Array, nodes: Indices | slice) -> Array:
+    def rows(self, source: Array, nodes: Indices) -> Array:
         """Rows of a per-node array, in this model's type and place."""
         ops = ops_for(self.like)
-        return ops.cast(source[nodes] if isinstance(nodes, slice) else ops.take(source, nodes), like=self.like)
+        return ops.cast(ops.take(source, nodes), like=self.like)
 
     def scalars(self, values: NDArray[Any]) -> Array:
         """One number per row, as a column in this model's type and place."""
@@ -261,6 +267,16 @@ class InferenceModel:
             activation=config.gnn_activation and not plain,
             residual=config.gnn_residual and not plain,
         )
+
+
+def _checked_ids(nodes: Any, num_nodes: int) -> Indices:
+    ids = np.asarray(nodes)
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise UnknownNodeError(f"nodes are {ids.dtype} with {ids.ndim} dimension(s), expected a list of integer ids")
+    if ids.size and (ids.min() < 0 or ids.max() >= num_nodes):
+        bad = ids[(ids < 0) | (ids >= num_nodes)][0]
+        raise UnknownNodeError(f"node {bad} is not in the graph, expected ids from 0 to {num_nodes - 1}")
+    return ids.astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True)

@@ -97,9 +97,9 @@ class SGFormer(nn.Module):
         return torch.lerp(attended, propagated, config.alpha)
 
     def weights(self) -> dict[str, NDArray[Any]]:
-        """The tensors that make up the trained model, as numpy arrays by name (see `weights.expected_shapes`)."""
+        """Copies of the tensors that make up the trained model, by name (see `weights.expected_shapes`)."""
         state = self.state_dict()
-        return {n: t.detach().cpu().numpy() for n, t in state.items() if not n.endswith("num_batches_tracked")}
+        return {n: t.detach().cpu().numpy().copy() for n, t in state.items() if not n.endswith("num_batches_tracked")}
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """The inverse of `weights`. Raises WeightsError that names what does not fit; then nothing is changed."""

@@ -101,8 +101,11 @@ class Neighborhood:
         """Plans the recomputation for a GCN of `layers` layers; `layers=1` recomputes nothing (frozen neighbours).
 
         Raises:
-            NeighborhoodTooLarge: a scenario would read more than `limit` adjacency entries. Known before they are read.
+            NeighborhoodTooLarge: a scenario would read more than `limit` adjacency entries in one step, each node's own loop
+                counted too. Known before they are read; where nothing is recomputed there is no limit.
         """
+        if layers < 2:
+            limit = None
         owners = np.repeat(np.arange(len(new)), new.counts)
         keys, touched_by = _grouped_keys(new.scenarios[owners] * adjacency.num_nodes + new.neighbors)
         gained = np.bincount(touched_by, minlength=len(keys))
@@ -118,6 +121,8 @@ class Neighborhood:
         into_layer = []
         for layer in range(1, layers):
             source, target = radius(layer - 1, layers), radius(layer, layers)
+            if source == target:
+                _check_limit(new, balls[source].scenarios, _search_costs(balls[source]), limit)
             targets, sources = _changed_links(balls, walks, adjacency, source, target)
             into_layer.append(
                 Links.grouped(
@@ -171,8 +176,7 @@ def _edges_within(ball: Ball, adjacency: Adjacency) -> tuple[Indices, Indices]:
     """Both directions of every edge inside the ball. A hub's list is never walked: its edges are found from the other end,
     and an edge between two hubs by bisection.
     """
-    sizes = np.bincount(ball.scenarios)[ball.scenarios] if len(ball.keys) else ball.keys
-    heavy = ball.degrees > BISECTION_COST * sizes
+    sizes, heavy = _sizes_and_hubs(ball)
     light = np.flatnonzero(~heavy & (sizes > 1))
     near = np.repeat(light, ball.degrees[light] - 1)
     wanted = ball.scenarios[near] * adjacency.num_nodes + adjacency.neighbors(ball.nodes[light])
@@ -185,6 +189,18 @@ def _edges_within(ball: Ball, adjacency: Adjacency) -> tuple[Indices, Indices]:
         np.concatenate([near, far[unseen], hub_left]),
         np.concatenate([far, near[unseen], hub_right]),
     )
+
+
+def _sizes_and_hubs(ball: Ball) -> tuple[Indices, NDArray[np.bool_]]:
+    """For every node: how many nodes its scenario has in the ball, and whether its own list is too long to be walked."""
+    sizes = np.bincount(ball.scenarios)[ball.scenarios] if len(ball.keys) else ball.keys
+    return sizes, ball.degrees > BISECTION_COST * sizes
+
+
+def _search_costs(ball: Ball) -> Indices:
+    """What finding the edges inside the ball costs per node: its list, or for a hub one bisection per node of the ball."""
+    sizes, heavy = _sizes_and_hubs(ball)
+    return np.where(sizes > 1, np.where(heavy, BISECTION_COST * sizes, ball.degrees), 1)
 
 
 def _linked_pairs(members: Indices, ball: Ball, adjacency: Adjacency) -> tuple[Indices, Indices]:

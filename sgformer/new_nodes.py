@@ -11,7 +11,7 @@ import numpy as np
 
 from sgformer.arrays import Indices
 from sgformer.errors import NewNodeError
-from sgformer.features import FeatureRows, SparseRows, checked_features, stack_rows
+from sgformer.features import FeatureRows, SparseRows, as_array, checked_features, stack_rows
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class NewNodes:
     edges: Indices
     """(2, m) positions of joint new nodes that are linked, each pair once."""
     scenarios: Indices
+    num_nodes: int
+    """Of the graph that the question was checked against; `extend` refuses to ask another."""
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -70,11 +72,14 @@ class NewNodes:
             np.array([len(ids) for ids in lists], dtype=np.int64),
             _checked_edges(edges, len(lists)),
             np.zeros(len(lists), dtype=np.int64) if joint else np.arange(len(lists)),
+            num_nodes,
         )
 
     @classmethod
     def merged(cls, questions: Sequence[NewNodes]) -> NewNodes:
         """Several questions as one batch. Each keeps its own scenarios, so no answer changes."""
+        if len({question.num_nodes for question in questions}) != 1:
+            raise NewNodeError("questions about graphs of different sizes cannot be asked in one batch")
         nodes = np.cumsum([0] + [len(question) for question in questions])
         scenarios = np.cumsum([0] + [question.num_scenarios for question in questions])
         return cls(
@@ -83,12 +88,13 @@ class NewNodes:
             np.concatenate([question.counts for question in questions]),
             np.concatenate([q.edges + shift for q, shift in zip(questions, nodes, strict=False)], axis=1),
             np.concatenate([q.scenarios + shift for q, shift in zip(questions, scenarios, strict=False)]),
+            questions[0].num_nodes,
         )
 
 
 def _checked_neighbors(ids: Any, num_nodes: int, item: int) -> Indices:
     fail = partial(NewNodeError, item=item)
-    array = np.asarray(ids)
+    array = as_array(ids, "neighbours", lambda message, _row: fail(message))
     if array.size == 0:
         return np.empty(0, dtype=np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -101,7 +107,7 @@ def _checked_neighbors(ids: Any, num_nodes: int, item: int) -> Indices:
 
 
 def _checked_edges(edges: Any, count: int) -> Indices:
-    array = np.asarray(edges)
+    array = as_array(edges, "edges", NewNodeError)
     if array.size == 0:
         return np.empty((2, 0), dtype=np.int64)
     if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":

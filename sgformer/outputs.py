@@ -1,4 +1,4 @@
-"""From logits to what a person asked for: softmax, sigmoid, or the value itself. numpy only."""
+"""From logits to probabilities: softmax or sigmoid. numpy only."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from sgformer.graph import Graph
 from sgformer.inference import InferenceModel
 from sgformer.propagation import Propagation, Rows
 from sgformer.sums import AttentionSums
+from sgformer.torch_arrays import shared
 
 CHUNK_ROWS = 8192
 BLOCK_ENTRIES = 4_000_000
@@ -66,7 +67,7 @@ class Passes:
             yield slice(begin, min(begin + self._chunk_rows, stop))
 
     def on_device(self, array: NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._device)
+        return shared(array).to(self._device)
 
     def inputs(self, model: InferenceModel, inputs: NDArray[Any], initial: NDArray[Any]) -> AttentionSums:
         """Fills in Z0 and the GCN's input (`initial`, which may be the same array), and sums over all rows."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sgformer.config import Combine, ModelConfig, Task
 from sgformer.errors import WeightsError
 from sgformer.model import SGFormer
+from sgformer.weights import check_weights
 
 State = Mapping[str, Any]
 """Names to torch tensors or numpy arrays."""
@@ -79,7 +80,7 @@ def from_authors_large(
     uses_init = False
     for layer in range(layers):
         weight = tensors.move_linear(f"graph_conv.convs.{layer}.W", f"graph_layers.{layer}")
-        uses_init = weight.shape[1] == 2 * weight.shape[0]
+        uses_init = weight.ndim == 2 and weight.shape[1] == 2 * weight.shape[0]
         tensors.move_batch_norm(f"graph_conv.bns.{layer + 1}", f"graph_layers.{layer}.norm")
     _drop_unused(tensors, layer_norm=trans_use_bn, batch_norm=gnn_use_bn)
     if not gnn_use_weight and not uses_init:
@@ -177,7 +178,11 @@ class _Tensors:
 
 
 def _as_array(tensor: Any) -> NDArray[Any]:
-    return np.asarray(tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else tensor)
+    if not isinstance(tensor, torch.Tensor):
+        return np.asarray(tensor)
+    tensor = tensor.detach().cpu()
+    # numpy has no bfloat16; float32 holds all of its values.
+    return np.asarray((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy())
 
 
 def _refuse_more_attention(tensors: _Tensors, pattern: str) -> None:
@@ -232,7 +237,8 @@ def _build(tensors: _Tensors, **switches: Any) -> SGFormer:
     config = ModelConfig(
         in_features=wide, out_features=out, hidden=hidden, heads=joined // hidden, combine=combine, **switches
     )
-    model = SGFormer(config).to(torch.from_numpy(ours["output.weight"]).dtype).eval()
+    check_weights(config, ours)
+    model = SGFormer(config).to(torch.float64 if ours["output.weight"].dtype == np.float64 else torch.float32).eval()
     model.load_weights(ours)
     return model
 

@@ -13,7 +13,7 @@ import torch
 
 from sgformer.adjacency import Adjacency
 from sgformer.features import SparseRows
-from sgformer.torch_arrays import csr_tensor
+from sgformer.torch_arrays import csr_tensor, shared
 
 
 class Propagation:
@@ -39,7 +39,7 @@ class Propagation:
 
 
 class Rows:
-    """Runs of rows of P, made when asked for: the full-graph forward never holds all edge weights."""
+    """Runs of rows of P, made when asked for: a forward over a large graph need not hold all edge weights."""
 
     def __init__(self, adjacency: Adjacency, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         self._adjacency = adjacency
@@ -63,7 +63,7 @@ class SparseFeatures:
     """Sparse feature rows with their transpose, for `rows @ weight` and its gradient."""
 
     def __init__(self, rows: SparseRows, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
-        values = torch.from_numpy(rows.values).to(device, dtype)
+        values = shared(rows.values).to(device, dtype)
         self.matrix = csr_tensor(rows.indptr, rows.indices, values, rows.width)
         order = np.argsort(rows.indices, kind="stable")
         indptr = np.zeros(rows.width + 1, dtype=np.int64)

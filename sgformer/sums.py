@@ -14,6 +14,7 @@ import numpy as np
 
 from sgformer.arrays import Array, ops_for
 from sgformer.config import Normalization
+from sgformer.errors import SumsError
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,13 @@ class AttentionSums:
         return mixed, total
 
     def _combined(self, other: AttentionSums, sign: int) -> AttentionSums:
-        if self.normalization != other.normalization:
-            raise ValueError(f"sums of {self.normalization} and {other.normalization} normalisation do not mix")
+        if self.normalization != other.normalization or self.key_value.shape != other.key_value.shape:
+            raise SumsError(
+                f"sums of {self.normalization} normalisation and shape {tuple(self.key_value.shape)} do not mix with "
+                f"{other.normalization} and {tuple(other.key_value.shape)}"
+            )
+        if self.count + sign * other.count < 0:
+            raise SumsError(f"{other.count} rows cannot be removed from sums over {self.count}")
         return AttentionSums(
             self.normalization,
             self.key_value + sign * other.key_value,
@@ -119,6 +125,8 @@ class AttentionSums:
 
 def _scale(normalization: Normalization, query_square: Array, key_square: Array, count: int) -> Array:
     """1 / (|Q| |K| N), or 1 / N where rows are unit rows already. No queries at all attend to nothing, not to NaN."""
+    if count < 1:
+        raise SumsError("sums over no rows cannot be attended to")
     if normalization == "row":
         return np.float64(1 / count)
     norms = (query_square * key_square) ** 0.5 * count

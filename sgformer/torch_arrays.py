@@ -37,7 +37,7 @@ class TorchOps:
         return (rows.transpose(0, 1) @ matrices).transpose(0, 1)
 
     def sparse_product(self, indptr: AnyIndices, indices: AnyIndices, values: NDArray[Any], matrix: Array) -> Array:
-        entries = torch.from_numpy(values).to(self.device, matrix.dtype)
+        entries = shared(values).to(self.device, matrix.dtype)
         return csr_tensor(indptr, indices, entries, matrix.shape[0]) @ matrix
 
     def take(self, source: Array, rows: Indices) -> Array:
@@ -63,6 +63,13 @@ class TorchOps:
         return torch.as_tensor(array, dtype=like.dtype, device=self.device)
 
 
+def shared(array: NDArray[Any]) -> torch.Tensor:
+    """The same memory as a tensor. Memory-mapped arrays may be read-only, of which torch would warn: nothing writes here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
 def placed_on(device: torch.device | str) -> Callable[[NDArray[Any]], torch.Tensor]:
     """For `InferenceModel(place=...)`: its arrays as tensors on `device`."""
     return lambda array: torch.from_numpy(array).to(device)
@@ -71,8 +78,8 @@ def placed_on(device: torch.device | str) -> Callable[[NDArray[Any]], torch.Tens
 def csr_tensor(indptr: AnyIndices, indices: AnyIndices, values: torch.Tensor, width: int) -> torch.Tensor:
     """A torch CSR matrix that shares `indices` where their type allows it; 32-bit where it fits, as MKL is faster so."""
     kind = np.int32 if max(len(indices), width) <= np.iinfo(np.int32).max else np.int64
-    begins = torch.from_numpy(indptr.astype(kind, copy=False)).to(values.device)
-    columns = torch.from_numpy(indices.astype(kind, copy=False)).to(values.device)
+    begins = shared(indptr.astype(kind, copy=False)).to(values.device)
+    columns = shared(indices.astype(kind, copy=False)).to(values.device)
     with warnings.catch_warnings():
         # torch announces once per process that CSR tensors are in beta; what we use of them is tested here.
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from sgformer.config import ModelConfig
 from sgformer.errors import WeightsError
 
@@ -48,8 +50,15 @@ def check_weights(config: ModelConfig, weights: Mapping[str, Any]) -> None:
     problems = [f"missing {name} {shape}" for name, shape in expected.items() if name not in weights]
     problems += [f"unknown {name}" for name in weights if name not in expected]
     for name, shape in expected.items():
-        if name in weights and tuple(weights[name].shape) != shape:
-            problems.append(f"{name} has shape {tuple(weights[name].shape)}, expected {shape}")
+        if name not in weights:
+            continue
+        array = np.asarray(weights[name])
+        if array.shape != shape:
+            problems.append(f"{name} has shape {array.shape}, expected {shape}")
+        elif array.dtype.kind != "f":
+            problems.append(f"{name} holds {array.dtype}, expected floats")
+        elif not np.isfinite(array).all():
+            problems.append(f"{name} holds NaN or infinity")
     if problems:
         raise WeightsError("; ".join(problems))
 

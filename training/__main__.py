@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> None:
+    training = TrainingConfig(epochs=options.epochs, learning_rate=options.lr, seed=options.seed)
     data, drawing = digits.load(options.seed)
     config = ModelConfig(
         in_features=data.graph.num_features,
@@ -58,7 +59,6 @@ def run(options: argparse.Namespace) -> None:
         attention_dropout=0.2,
         gnn_dropout=0.2,
     )
-    training = TrainingConfig(epochs=options.epochs, learning_rate=options.lr, seed=options.seed)
     start = time.perf_counter()
     # disable=None: a bar for a person at a terminal, silence in a log file.
     with tqdm(total=options.epochs, desc=options.dataset, unit="epoch", disable=options.json or None) as bar:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 
-from sgformer import ModelConfig, SGFormer
+from sgformer import ConfigError, ModelConfig, SGFormer
 from sgformer.model import GraphTensors
 from training.labelled import TEST, TRAIN, VALIDATION, LabelledGraph
 
@@ -20,6 +19,14 @@ class TrainingConfig:
     learning_rate: float = 0.01
     weight_decay: float = 5e-4
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name in ("learning_rate", "weight_decay"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} must be a finite number of at least 0, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ def train(
         epoch = Epoch(number, loss.item(), accuracy(model, inputs, labels, validation_nodes))
         on_epoch(epoch)
         if epoch.validation_accuracy > best.validation_accuracy:
-            best, best_weights = epoch, _copied(model.weights())
+            best, best_weights = epoch, model.weights()
     model.load_weights(best_weights)
     return TrainedModel(model.eval(), best, accuracy(model, inputs, labels, torch.from_numpy(data.nodes(TEST))))
 
@@ -69,7 +76,3 @@ def accuracy(model: SGFormer, inputs: GraphTensors, labels: torch.Tensor, nodes:
     model.eval()
     with torch.inference_mode():
         return float((model(inputs)[nodes].argmax(dim=1) == labels[nodes]).float().mean())
-
-
-def _copied(weights: dict[str, NDArray]) -> dict[str, NDArray]:  # type: ignore[type-arg]  # any type of numbers
-    return {name: array.copy() for name, array in weights.items()}

@@ -19,7 +19,10 @@ from sgformer import (
     NewNodes,
     SGFormer,
     SparseRows,
+    Summary,
+    UnknownNodeError,
     WeightsError,
+    extend,
     summarize,
 )
 from tests.sgformer.cases import random_weights
@@ -37,8 +40,11 @@ def with_value(value: float) -> np.ndarray:
 @pytest.mark.parametrize(
     ("features", "edges", "message"),
     [
-        (with_value(np.nan), NO_EDGES, r"NaN or infinity \(row 2, column 1\)"),
-        (with_value(np.inf), NO_EDGES, r"NaN or infinity \(row 2, column 1\)"),
+        (with_value(np.nan), NO_EDGES, r"NaN, infinity or more than 3.4e38 \(row 2, column 1\)"),
+        (with_value(np.inf), NO_EDGES, r"NaN, infinity or more than 3.4e38 \(row 2, column 1\)"),
+        (with_value(1e39), NO_EDGES, r"more than 3.4e38 \(row 2, column 1\)"),
+        ([[1.0, 2.0], [1.0]], NO_EDGES, "features are lists of unequal lengths"),
+        (X, [[0, 1], [1]], "edge_index rows are lists of unequal lengths"),
         (np.ones(4), NO_EDGES, r"1 dimension\(s\), expected 2"),
         (np.array([["a", "b"], ["c", "d"]]), NO_EDGES, "expected numbers"),
         (np.array([[None, 1], [1, 2]]), NO_EDGES, "expected numbers"),
@@ -59,10 +65,23 @@ def test_graph(features: Any, edges: Any, message: str) -> None:
         Graph.build(features, edges)
 
 
-@pytest.mark.parametrize("matrix", [np.ones((4, 3)), np.ones(4), scipy.sparse.csr_matrix((3, 4)), [[1]]])
+@pytest.mark.parametrize("matrix", [np.ones((4, 3)), np.ones(4), scipy.sparse.csr_matrix((3, 4)), [[1, 0]]])
 def test_adjacency_matrix_that_is_not_square(matrix: Any) -> None:
     with pytest.raises(GraphError, match="must be square, got shape"):
         Adjacency.from_matrix(matrix)
+
+
+def test_adjacency_matrix_that_is_not_finite() -> None:
+    matrix = np.zeros((3, 3))
+    matrix[1, 2] = np.nan
+    for kind in (matrix, scipy.sparse.csr_matrix(matrix)):
+        with pytest.raises(GraphError, match="finite numbers"):
+            Adjacency.from_matrix(kind)
+
+
+def test_new_edges_of_floats_are_not_truncated() -> None:
+    with pytest.raises(GraphError, match="float64, expected integer node ids"):
+        Graph.build(X, NO_EDGES).with_nodes(np.ones((1, 3)), [[4.0], [1.9]])
 
 
 def test_adjacency_matrix_of_another_size() -> None:
@@ -82,10 +101,12 @@ def sparse(indptr: Any, indices: Any, values: Any) -> SparseRows:
         (sparse([0, 2, 1], [0, 1], [1.0, 1.0]), r"indptr must rise from 0 to the number of entries \(2\)"),
         (sparse([1, 2], [0, 1], [1.0, 1.0]), "indptr must rise"),
         (sparse([], [0, 1], [1.0, 1.0]), "indptr"),
+        (SparseRows(np.array([0, 2, 1], dtype=np.uint64), np.array([0, 1]), np.ones(2), 3), "indptr must rise"),
+        (SparseRows([0, 1, 2], [0, 7], [1.0, 1.0], 3), "column 7 is out of range"),
         (sparse([0, 1, 2], [0.0, 1.0], [1.0, 1.0]), "indices is float64"),
         (sparse([0, 1, 2], [0, 1], [1.0]), r"\(1,\) values of float64 for \(2,\) indices"),
-        (sparse([0, 2, 2], [1, 1], [1.0, 1.0]), "names the same column twice"),
-        (sparse([0, 1, 2], [0, 2], [1.0, np.nan]), r"NaN or infinity \(row 1, column 2\)"),
+        (sparse([0, 2, 2], [1, 1], [1.0, 1.0]), "row 0 names column 1 twice"),
+        (sparse([0, 1, 2], [0, 2], [1.0, np.nan]), r"NaN, infinity or more than 3.4e38 \(row 1, column 2\)"),
     ],
 )
 def test_sparse_features(rows: SparseRows, message: str) -> None:
@@ -132,13 +153,14 @@ def test_config_from_a_dictionary_knows_every_name() -> None:
     ("features", "neighbors", "options", "message"),
     [
         (np.ones((1, 2)), [[]], {}, "features are 2 wide, expected 3"),
-        (np.full((2, 3), np.nan), [[], []], {}, r"NaN or infinity \(row 0, column 0\)"),
+        (np.full((2, 3), np.nan), [[], []], {}, r"new node 0: features hold NaN, infinity .* \(row 0, column 0\)"),
         (np.ones((1, 3)), [[], []], {}, r"1 feature row\(s\) for 2 neighbour list\(s\)"),
         (np.ones((0, 3)), [], {}, "no new node was given"),
         (np.ones((2, 3)), [[0], [4]], {}, "new node 1: neighbour 4 is not in the graph, expected ids from 0 to 3"),
         (np.ones((1, 3)), [[-1]], {}, "new node 0: neighbour -1 is not in the graph"),
         (np.ones((1, 3)), [[1.0]], {}, "new node 0: neighbours are float64"),
         (np.ones((1, 3)), [[True]], {}, "new node 0: neighbours are bool"),
+        (np.ones((1, 3)), [[[1], [2, 3]]], {}, "new node 0: neighbours are lists of unequal lengths"),
         (np.ones((1, 3)), [["1"]], {}, "expected a list of integer node ids"),
         (np.ones((1, 3)), [[[1], [2]]], {}, r"2 dimension\(s\)"),
         (np.ones((2, 3)), [[], []], {"edges": [(0, 1)]}, "edges between new nodes need joint mode"),
@@ -163,6 +185,68 @@ def test_sparse_and_dense_questions_do_not_merge() -> None:
     mixed = NewNodes.build(sparse([0, 1], [0], [1.0]), [[]], num_nodes=4, num_features=3)
     with pytest.raises(NewNodeError, match="sparse and dense"):
         NewNodes.merged([dense, mixed])
+
+
+def test_the_new_node_with_bad_features_is_named() -> None:
+    with pytest.raises(NewNodeError) as caught:
+        NewNodes.build(with_value(np.nan), [[]] * 4, num_nodes=4, num_features=3)
+    assert caught.value.item == 2
+
+
+@pytest.fixture(scope="module")
+def served() -> tuple[InferenceModel, Summary, Graph]:
+    config = ModelConfig(in_features=3, out_features=2, hidden=4, normalization="row")
+    graph = Graph.build(np.random.default_rng(0).normal(size=(4, 3)), [[0, 1], [1, 2]])
+    weights = random_weights(config, 0)
+    return InferenceModel(config, weights), summarize(config, weights, graph), graph
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([-1], "node -1 is not in the graph, expected ids from 0 to 3"),
+        ([0, 4], "node 4 is not in the graph"),
+        ([True, False, True, False], "nodes are bool"),
+        ([1.0], "nodes are float64"),
+        ([[1]], r"2 dimension\(s\)"),
+    ],
+)
+def test_known_nodes(served: Any, nodes: Any, message: str) -> None:
+    model, summary, _ = served
+    with pytest.raises(UnknownNodeError, match=message):
+        model.known(summary.states, summary.sums, np.array(nodes))
+
+
+def test_no_known_nodes_have_no_answers(served: Any) -> None:
+    model, summary, _ = served
+    assert model.known(summary.states, summary.sums, np.array([], dtype=np.int64)).logits.shape == (0, 2)
+
+
+def test_a_question_checked_against_another_graph_is_refused(served: Any) -> None:
+    """Its ids would otherwise be read as those of the next question in the batch."""
+    model, summary, graph = served
+    other = NewNodes.build(np.ones((1, 3)), [[7]], num_nodes=9, num_features=3)
+    with pytest.raises(NewNodeError, match="about a graph of 9 nodes, this one has 4"):
+        extend(model, summary.states, summary.sums, graph.adjacency, other)
+    wide = NewNodes.build(np.ones((1, 5)), [[1]], num_nodes=4, num_features=5)
+    with pytest.raises(NewNodeError, match="features are 5 wide, this model expects 3"):
+        extend(model, summary.states, summary.sums, graph.adjacency, wide)
+    with pytest.raises(NewNodeError, match="different sizes"):
+        NewNodes.merged([other, NewNodes.build(np.ones((1, 3)), [[1]], num_nodes=4, num_features=3)])
+
+
+def test_an_unknown_mode_is_refused(served: Any) -> None:
+    model, summary, graph = served
+    new = NewNodes.build(np.ones((1, 3)), [[1]], num_nodes=4, num_features=3)
+    with pytest.raises(NewNodeError, match="mode is 'Exact', expected exact or frozen"):
+        extend(model, summary.states, summary.sums, graph.adjacency, new, "Exact")
+
+
+@pytest.mark.parametrize(("value", "problem"), [(np.nan, "holds NaN or infinity"), (1, "holds int64, expected floats")])
+def test_weights_that_are_no_numbers_are_named(value: Any, problem: str) -> None:
+    config = ModelConfig(in_features=3, out_features=2, hidden=4)
+    with pytest.raises(WeightsError, match=rf"output\.bias {problem}"):
+        InferenceModel(config, random_weights(config, 0) | {"output.bias": np.array([value, value])})
 
 
 def test_weights_that_do_not_fit_are_all_named() -> None:

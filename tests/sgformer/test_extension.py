@@ -23,7 +23,6 @@ from tests.sgformer.cases import (
     Case,
     Question,
     as_new_nodes,
-    assert_close,
     cases,
     check_new_nodes,
     random_weights,
@@ -81,8 +80,24 @@ def test_merged_questions_keep_their_own_answers(layers: int) -> None:
     ]
     merged = extend(model, summary.states, summary.sums, graph.adjacency, NewNodes.merged(questions))
     separate = [extend(model, summary.states, summary.sums, graph.adjacency, question) for question in questions]
-    assert_close(merged.logits, np.concatenate([answers.logits for answers in separate]), tolerance=1e-6)
+    np.testing.assert_array_equal(merged.logits, np.concatenate([answers.logits for answers in separate]))
     np.testing.assert_array_equal(merged.recomputed, np.concatenate([answers.recomputed for answers in separate]))
+
+
+@pytest.mark.parametrize("transform", ["none", "row", "standard"])
+def test_the_precision_of_a_batch_mate_does_not_matter(transform: Any) -> None:
+    rng = np.random.default_rng(1)
+    graph = Graph.build(rng.normal(size=(60, 5)), rng.integers(0, 60, size=(2, 90)))
+    config = ModelConfig(in_features=5, out_features=3, hidden=16, feature_transform=transform)
+    weights = random_weights(config, 0)
+    model, summary = InferenceModel(config, weights), summarize(config, weights, graph)
+    narrow, wide = (
+        NewNodes.build(rng.normal(size=(3, 5)).astype(kind), [[1], [2, 3], []], num_nodes=60, num_features=5)
+        for kind in (np.float32, np.float64)
+    )
+    merged = extend(model, summary.states, summary.sums, graph.adjacency, NewNodes.merged([narrow, wide]))
+    alone = extend(model, summary.states, summary.sums, graph.adjacency, narrow)
+    np.testing.assert_array_equal(merged.logits[:3], alone.logits)
 
 
 @given(cases())
@@ -180,8 +195,32 @@ def test_a_neighborhood_over_the_limit_is_refused_before_it_is_read() -> None:
         extend(model, summary.states, summary.sums, graph.adjacency, new, max_recompute=degree)
     assert (caught.value.item, caught.value.size, caught.value.limit) == (1, degree + 1, degree)
     extend(model, summary.states, summary.sums, graph.adjacency, new, max_recompute=degree + 1)
-    frozen = extend(model, summary.states, summary.sums, graph.adjacency, ask(graph, [[7]]), "frozen", max_recompute=1)
-    assert frozen.exactness == "frozen"
+
+
+def test_where_nothing_is_recomputed_there_is_no_limit() -> None:
+    for layers, mode in ((3, "frozen"), (1, "exact"), (0, "exact")):
+        model, summary, graph = small_world(layers)
+        new = ask(graph, [[1, 2, 3, 4]])
+        answers = extend(model, summary.states, summary.sums, graph.adjacency, new, mode, max_recompute=1)
+        assert answers.recomputed[0] == 0
+
+
+@pytest.mark.parametrize(("layers", "neighbors"), [(2, 60), (4, 3)])
+def test_the_limit_also_counts_what_finding_inner_edges_reads(layers: int, neighbors: int) -> None:
+    model, summary, graph = small_world(layers, nodes=4000)
+    new = ask(graph, [list(range(neighbors))])
+    refused = []
+    for limit in (neighbors, 3 * neighbors, 10 * neighbors, 100 * neighbors):
+        counted = Adjacency(graph.adjacency.indptr, graph.adjacency.indices.view(ReadCounter))
+        ReadCounter.read = 0
+        try:
+            extend(model, summary.states, summary.sums, counted, new, max_recompute=limit)
+            refused.append(False)
+        except NeighborhoodTooLarge:
+            refused.append(True)
+        assert ReadCounter.read <= 2 * limit  # one step outwards and one look inside, each within the limit
+    assert refused[0]
+    assert not refused[-1]
 
 
 @given(cases(), st.randoms(use_true_random=False))

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.sparse
 from hypothesis import given
-from hypothesis import strategies as st
 
-from sgformer import Adjacency, Graph, InferenceModel, SparseRows, summarize
+from sgformer import Adjacency, Graph, InferenceModel, NewNodes, SparseRows, summarize
 from sgformer.features import column_statistics, row_normalised
 from tests.sgformer.cases import Case, assert_close, cases, graphs
 
@@ -59,14 +60,34 @@ def test_sparse_and_dense_features_have_the_same_statistics(graph: Graph) -> Non
     assert_close(normalised.toarray(), np.asarray(row_normalised(dense)))
 
 
-def test_a_constant_column_has_scale_one() -> None:
-    mean, scale = column_statistics(np.full((1000, 1), 0.1))
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_constant_column_has_scale_one(sparse: bool) -> None:
+    rows: Any = np.full((1000, 1), 0.1)
+    if sparse:
+        rows = SparseRows(np.arange(1001), np.zeros(1000, dtype=np.int64), rows[:, 0], 1)
+    mean, scale = column_statistics(rows)
     assert mean == pytest.approx(0.1)
     assert scale == 1
 
 
-@given(cases(), st.randoms(use_true_random=False))
-def test_renumbering_the_nodes_renumbers_the_answers(case: Case, random: object) -> None:
+def test_a_callers_scipy_matrix_is_left_as_it_is() -> None:
+    matrix = scipy.sparse.csr_matrix(([1.0, 2.0], [1, 1], [0, 2, 2]), shape=(2, 3))
+    graph = Graph.build(matrix, np.empty((2, 0), dtype=np.int64))
+    assert matrix.nnz == 2
+    assert isinstance(graph.features, SparseRows)
+    assert graph.features.toarray()[0, 1] == 3
+    new = NewNodes.build(matrix[:1], [[0]], num_nodes=2, num_features=3)
+    assert isinstance(new.features, SparseRows)
+
+
+def test_sparse_rows_are_taken_in_runs() -> None:
+    rows = SparseRows(np.array([0, 1, 2]), np.array([0, 1]), np.ones(2), 3)
+    with pytest.raises(IndexError, match="not in steps of 2"):
+        rows[::2]
+
+
+@given(cases())
+def test_renumbering_the_nodes_renumbers_the_answers(case: Case) -> None:
     order = np.random.default_rng(case.seed).permutation(case.graph.num_nodes)
     features = case.graph.features
     dense = features.toarray() if isinstance(features, SparseRows) else features

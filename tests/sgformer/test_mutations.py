@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 
-from sgformer import AttentionSums, neighborhood, sums
-from sgformer.neighborhood import Ball, Links, Neighborhood
+from sgformer import AttentionSums, extension, neighborhood, sums
+from sgformer.neighborhood import Ball, Neighborhood
 from tests.sgformer.cases import Case, cases, check_new_nodes
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -28,7 +28,7 @@ def exactness_suite(case: Case) -> None:
 
 def drop_the_sums(patch: pytest.MonkeyPatch) -> None:
     original = AttentionSums._products
-    patch.setattr(AttentionSums, "_products", lambda self, query: [0 * part for part in original(self, query)])
+    patch.setattr(AttentionSums, "_products", lambda *args: [0 * part for part in original(*args)])
 
 
 def skip_the_self_update_of_independent_nodes(patch: pytest.MonkeyPatch) -> None:
@@ -83,15 +83,8 @@ def answer_with_frozen_neighbors(patch: pytest.MonkeyPatch) -> None:
 
 
 def hide_the_new_node_from_its_neighbors(patch: pytest.MonkeyPatch) -> None:
-    original = Links.sum
-
-    def without_new(self: Links, rows: Any) -> Any:
-        changed = rows.copy()
-        if len(self.starts) != len(rows):
-            changed[len(rows) - 1 :] = 0
-        return original(self, changed)
-
-    patch.setattr(Links, "sum", without_new)
+    original = extension._recomputed
+    patch.setattr(extension, "_recomputed", lambda *args: original(*args[:-1], 0 * args[-1]))
 
 
 MUTANTS: list[Mutant] = [

@@ -134,6 +134,18 @@ def test_what_does_not_fit_is_named(change: Any, message: str) -> None:
         from_pyg(state)
 
 
+def test_odd_tensors_of_the_authors_are_named_or_read() -> None:
+    state = authors.large_state(WIDE, HIDDEN, OUT)
+    with pytest.raises(WeightsError, match=r"graph_layers\.0\.weight has shape \(3,\), expected \(8, 8\)"):
+        from_authors_large(state | {"graph_conv.convs.0.W.weight": np.zeros(3)})
+    with pytest.raises(WeightsError, match=r"output\.weight holds int64, expected floats"):
+        from_authors_large(state | {"fc.weight": np.zeros((OUT, HIDDEN), dtype=np.int64)})
+    with pytest.raises(WeightsError, match=r"query\.bias holds NaN or infinity"):
+        from_authors_large(state | {"trans_conv.convs.0.Wq.bias": np.full(HIDDEN, np.nan)})
+    half = {name: torch.from_numpy(array).to(torch.bfloat16) for name, array in state.items()}
+    assert from_authors_large(half).weights()["output.weight"].dtype == np.float32
+
+
 def test_more_than_one_attention_layer_is_refused_with_the_reason() -> None:
     with pytest.raises(WeightsError, match="2 attention layers; only one can be served exactly, because a new node moves"):
         from_pyg(pyg_model(attention_layers=2).state_dict())

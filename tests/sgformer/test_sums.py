@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sgformer import AttentionSums, ModelConfig
+from sgformer import AttentionSums, ModelConfig, SumsError
 from tests.sgformer.cases import assert_close
 from tests.sgformer.naive import attention_matrix, unit_rows
 
@@ -80,7 +80,7 @@ def test_attending_each_added_equals_adding_one_by_one(drawn: tuple[Any, Rows]) 
 
 
 def test_float32_rows_are_summed_in_float64() -> None:
-    """200,000 ones: a float32 running sum of squares of 1/3 would be off in the fifth digit."""
+    """200,000 thirds: a float32 running sum would be off in the fifth digit."""
     rows = np.full((1000, 1, 1), 1 / 3, dtype=np.float32)
     chunk = AttentionSums.of_rows("frobenius", rows, rows, rows)
     total = sum((chunk for _ in range(199)), start=chunk)
@@ -90,8 +90,23 @@ def test_float32_rows_are_summed_in_float64() -> None:
 
 
 def test_sums_of_different_norms_do_not_mix() -> None:
-    with pytest.raises(ValueError, match="row and frobenius"):
+    with pytest.raises(SumsError, match=r"row normalisation .* do not mix with frobenius"):
         AttentionSums.empty("row", 1, 2) + AttentionSums.empty("frobenius", 1, 2)
+    with pytest.raises(SumsError, match=r"shape \(1, 2, 2\) do not mix with row and \(3, 2, 2\)"):
+        AttentionSums.empty("row", 1, 2) + AttentionSums.empty("row", 3, 2)
+
+
+def test_more_rows_than_there_are_cannot_be_removed() -> None:
+    rows = np.ones((2, 1, 1))
+    with pytest.raises(SumsError, match="2 rows cannot be removed from sums over 0"):
+        AttentionSums.empty("frobenius", 1, 1).without_rows(rows, rows, rows)
+
+
+@pytest.mark.parametrize("normalization", ["row", "frobenius"])
+def test_sums_over_no_rows_cannot_be_attended_to(normalization: Any) -> None:
+    rows = np.ones((2, 1, 1))
+    with pytest.raises(SumsError, match="over no rows"):
+        AttentionSums.empty(normalization, 1, 1).attend(rows, rows)
 
 
 def test_queries_that_are_all_zero_attend_to_nothing() -> None:

@@ -38,7 +38,13 @@ def test_a_person_sees_the_score_and_the_drawing(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--alpha", "1"], "alpha must lie in [0, 1), got 1.0"), (["--hidden", "0"], "hidden must be a whole number")],
+    [
+        (["--alpha", "1"], "alpha must lie in [0, 1), got 1.0"),
+        (["--hidden", "0"], "hidden must be a whole number"),
+        (["--epochs", "0"], "epochs must be at least 1, got 0"),
+        (["--seed", "-1"], "seed must be at least 0, got -1"),
+        (["--lr", "-1"], "learning_rate must be a finite number of at least 0, got -1.0"),
+    ],
 )
 def test_a_bad_setting_is_one_line_and_exit_code_two(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
