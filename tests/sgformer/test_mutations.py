@@ -77,7 +77,7 @@ def overlook_edges_between_new_nodes(patch: pytest.MonkeyPatch) -> None:
 
 
 def answer_with_frozen_neighbors(patch: pytest.MonkeyPatch) -> None:
-    original = Neighborhood.around.__func__  # type: ignore[attr-defined]
+    original = Neighborhood.around.__func__  # type: ignore[attr-defined]  # mypy sees the bound method only
     frozen = classmethod(lambda cls, new, adjacency, layers, limit: original(cls, new, adjacency, min(layers, 1), limit))
     patch.setattr(Neighborhood, "around", frozen)
 
