@@ -78,7 +78,7 @@ def _streaming(model: SGFormer, graph: Graph) -> Run:
     def run() -> torch.Tensor:
         logits = torch.from_numpy(forward.logits(weights))
         for rows in logits.split(8192):  # PyG's model ends with it too
-            rows.copy_(rows.log_softmax(dim=-1))
+            torch.log_softmax(rows, dim=-1, out=rows)
         return logits
 
     return run

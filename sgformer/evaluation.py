@@ -35,12 +35,13 @@ class FullForward:
         config, passes, initial = self._config, self._passes, self._initial
         model = InferenceModel(config, weights, self._dtype, placed_on(self._device))
         logits = np.empty((len(initial), config.out_features), dtype=self._dtype)
+        store = stored_in(logits)
         with torch.inference_mode():
             sums = passes.inputs(model, self._inputs, initial).to(model.like)
 
             def answer(rows: slice, graph_states: torch.Tensor) -> None:
                 answers = model.answer_from(sums, passes.on_device(self._inputs[rows]), graph_states)
-                logits[rows] = answers.logits.cpu().numpy()
+                store(rows, answers.logits)
 
             layer = initial
             for number in range(1, config.layers):

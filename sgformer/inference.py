@@ -22,8 +22,6 @@ from sgformer.weights import check_weights, layer_has_weight, layer_is_plain
 
 NORM_EPSILON = 1e-5
 """Of layer norm and batch norm alike: torch's default, which every published variant uses."""
-PROJECTIONS = (("query", "value"), ("key",), ("query", "key"), ("query", "key", "value"))
-"""What is asked for together: by rows that attend, by rows that are summed (see `with_mapped_values`), and by new rows."""
 ROW_EPSILON = 1e-6
 """PyG replaces exact zeros of queries and keys by this before it divides a row by its length."""
 
@@ -108,9 +106,11 @@ class InferenceModel:
         # Folding happens in float64: what it rounds is then less than the one rounding to `dtype`.
         self._weights = {name: np.array(array, dtype=np.float64) for name, array in weights.items()}
         self._place = place
-        self._feature_map = self._joined_feature_map()
+        self._input = self._feature_map(self._weights["input.weight"].T, self._weights["input.bias"])
+        self._graph_input = None if config.gnn_input == "shared" else self._feature_map(*self._graph_input_parts())
         self._input_norm = self._layer_norm("input_norm", config.input_layer_norm)
-        self._projections = {names: self._projection(names) for names in map(self._mapped, PROJECTIONS)}
+        names = ("query", "key", "value") if config.value_map else ("query", "key")
+        self._projections = {name: self._projection(name) for name in names}
         self._value_map = self._value_map_by_head() if config.value_map else None
         self._attention_norm = self._layer_norm("attention_norm", config.attention_layer_norm)
         self.graph_layers = tuple(self._graph_layer(index) for index in range(config.layers))
@@ -127,28 +127,29 @@ class InferenceModel:
         rows: Any = transformed(features, config.feature_transform, self._feature_mean, self._feature_scale)
         if not isinstance(rows, SparseRows):
             rows = ops.cast(rows, like=self.like)
-        joined = self._feature_map(rows)
-        states, graph_states = joined[:, : config.hidden], joined[:, config.hidden :]
+        states = self._input(rows)
         if self._input_norm is not None:
             states = self._input_norm(states)
         states = ops.relu(states)
-        if config.gnn_input == "shared":
+        if self._graph_input is None:
             return states, states
+        graph_states = self._graph_input(rows)
         return states, ops.relu(graph_states) if config.gnn_input == "own" else graph_states
 
     def project(self, states: Array, *names: str) -> list[Array]:
-        """The named projections of Z0 rows (one of PROJECTIONS), by one product: each (n, heads, hidden).
+        """Those of "query", "key" and "value" that are named, of Z0 rows: each (n, heads, hidden).
 
         Queries and keys are unit rows where the model is row-normalised. Without a value map the values are (n, 1, hidden),
         the rows themselves.
         """
-        config, mapped = self.config, self._mapped(names)
-        joined = self._projections[mapped](states).reshape(len(states), len(mapped), config.heads, config.hidden)
-        rows = {name: joined[:, place] for place, name in enumerate(mapped)}
-        if config.normalization == "row":
-            unit = ops_for(states).unit
-            rows |= {name: unit(rows[name], ROW_EPSILON) for name in mapped if name != "value"}
-        return [rows[name] if name in rows else states[:, None, :] for name in names]
+        return [self._projected(states, name) for name in names]
+
+    def _projected(self, states: Array, name: str) -> Array:
+        if name not in self._projections:
+            return states[:, None, :]
+        rows = self._projections[name](states).reshape(len(states), self.config.heads, self.config.hidden)
+        unit = self.config.normalization == "row" and name != "value"
+        return ops_for(rows).unit(rows, ROW_EPSILON) if unit else rows
 
     def with_mapped_values(self, sums: AttentionSums) -> AttentionSums:
         """From sums over Z0 rows to sums over their values. These are affine in Z0, so K^T V = (K^T Z0) Wv + (K^T 1) bv: the
@@ -216,22 +217,19 @@ class InferenceModel:
         scale = weights[f"{name}.weight"] / np.sqrt(weights[f"{name}.running_var"] + NORM_EPSILON)
         return scale, weights[f"{name}.bias"] - weights[f"{name}.running_mean"] * scale
 
-    def _joined_feature_map(self) -> Affine:
-        """Z0's map and, beside it, the GCN's own where it has one: so the features are read once."""
-        weights, kind = self._weights, self.config.gnn_input
-        weight, bias = weights["input.weight"].T, weights["input.bias"]
-        if kind != "shared":
-            graph_weight = weights["graph_input.weight"].T
-            if kind == "own":
-                scale, shift = self._batch_norm("graph_input_norm")
-                graph_bias = weights["graph_input.bias"] * scale + shift
-            else:
-                # The first layer's batch norm scales P X W + b: its scale goes into W here, the rest into the layer's bias.
-                scale, _ = self._batch_norm("graph_layers.0.norm")
-                graph_bias = np.zeros(self.config.hidden)
-            weight, bias = np.hstack([weight, graph_weight * scale]), np.hstack([bias, graph_bias])
+    def _graph_input_parts(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Weight and bias of the GCN's own map of the features."""
+        weight = self._weights["graph_input.weight"].T
+        if self.config.gnn_input == "own":
+            scale, shift = self._batch_norm("graph_input_norm")
+            return weight * scale, self._weights["graph_input.bias"] * scale + shift
+        # The first layer's batch norm scales P X W + b: its scale goes into W here, the rest into the layer's bias.
+        scale, _ = self._batch_norm("graph_layers.0.norm")
+        return weight * scale, np.zeros(self.config.hidden)
+
+    def _feature_map(self, weight: NDArray[Any], bias: NDArray[Any]) -> Affine:
         if self.config.feature_transform == "standard":
-            sparse = folded(weight, bias, weights["feature_mean"], weights["feature_scale"])
+            sparse = folded(weight, bias, self._weights["feature_mean"], self._weights["feature_scale"])
             return _StandardisedAffine(self._finish(weight), self._finish(bias), self._affine(*sparse))
         return self._affine(weight, bias)
 
@@ -241,14 +239,8 @@ class InferenceModel:
         bias = self._weights.get("value.bias", np.zeros(config.heads * config.hidden))
         return weight, bias.reshape(config.heads, 1, config.hidden)
 
-    def _mapped(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(name for name in names if name != "value" or self.config.value_map)
-
-    def _projection(self, names: tuple[str, ...]) -> Affine:
-        weight = np.concatenate([self._weights[f"{name}.weight"].T for name in names], axis=1)
-        if not self.config.qkv_bias:
-            return self._affine(weight, None)
-        return self._affine(weight, np.concatenate([self._weights[f"{name}.bias"] for name in names]))
+    def _projection(self, name: str) -> Affine:
+        return self._affine(self._weights[f"{name}.weight"].T, self._weights.get(f"{name}.bias"))
 
     def _graph_layer(self, index: int) -> GraphLayer:
         config, name = self.config, f"graph_layers.{index}"

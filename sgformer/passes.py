@@ -74,11 +74,12 @@ class Passes:
         config = model.config
         names = ("query", "key") if config.normalization == "frobenius" else ("key",)
         sums = AttentionSums.empty(config.normalization, config.heads, config.hidden)
+        store, store_initial = stored_in(inputs), stored_in(initial)
         for rows in self.chunks(0, self._graph.num_nodes):
             states, graph_states = model.inputs(self._graph.features[rows])
-            inputs[rows] = states.cpu().numpy()
+            store(rows, states)
             if initial is not inputs:
-                initial[rows] = graph_states.cpu().numpy()
+                store_initial(rows, graph_states)
             *query, key = model.project(states, *names)
             part = AttentionSums.of_rows(config.normalization, query[0] if query else None, key, states[:, None, :])
             sums = sums + part.on_host()
@@ -113,7 +114,9 @@ class Passes:
 
 
 def stored_in(array: NDArray[Any]) -> Emit:
+    target = shared(array)
+
     def store(rows: slice, states: torch.Tensor) -> None:
-        array[rows] = states.cpu().numpy()
+        target[rows].copy_(states)  # by all cores, which numpy's copy is not
 
     return store

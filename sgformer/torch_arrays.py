@@ -60,14 +60,24 @@ class TorchOps:
         return rows.lerp_(others, share)
 
     def cast(self, array: Array, like: Array) -> Array:
-        return torch.as_tensor(array, dtype=like.dtype, device=self.device)
+        source = shared(array) if isinstance(array, np.ndarray) else torch.as_tensor(array)
+        return source.to(self.device, like.dtype)
 
 
 def shared(array: NDArray[Any]) -> torch.Tensor:
-    """The same memory as a tensor. Memory-mapped arrays may be read-only, of which torch would warn: nothing writes here."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
+    """The same memory as a tensor, which nothing may write to: it may be a read-only memory map.
+
+    torch warns of read-only arrays. Silencing that means changing the filters of all threads, on every call; an array that
+    claims to be writable needs none of it.
+    """
+    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Claim(array)))
+
+
+class _Claim:
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array  # kept alive by the new array, whose base is this object
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = array.__array_interface__ | {"data": (address, False)}
 
 
 def placed_on(device: torch.device | str) -> Callable[[NDArray[Any]], torch.Tensor]:
