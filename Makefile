@@ -10,7 +10,7 @@ help:  ## this list
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,train,dev]'
 	@touch $@
 
 run: .venv/.installed  ## train the demo model, print its score and the answer for a new node

@@ -1,1 +1,58 @@
-"""Snapshots on disk: format, write, verify, open, publish, activate, roll back, prune. Imports sgformer only."""
+"""Snapshots on disk: format, write, verify, open, publish, activate, roll back, prune. Imports sgformer only.
+
+Importing this package, and opening a snapshot, loads no torch; publishing does.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from model_store.errors import (
+    DataError,
+    InvalidName,
+    NothingToRollBackTo,
+    ProbeError,
+    SnapshotError,
+    StoreError,
+    UnknownModel,
+    UnknownVersion,
+)
+from model_store.history import Event, History
+from model_store.manifest import FileEntry, Manifest
+from model_store.node_ids import NodeIds
+from model_store.probes import Engine, Probe, Probes
+from model_store.snapshot import Snapshot
+from model_store.store import ModelVersions, Pruned, Store
+
+if TYPE_CHECKING:
+    from model_store.writer import Contents, write_snapshot
+
+__all__ = [
+    "Contents",
+    "DataError",
+    "Engine",
+    "Event",
+    "FileEntry",
+    "History",
+    "InvalidName",
+    "Manifest",
+    "ModelVersions",
+    "NodeIds",
+    "NothingToRollBackTo",
+    "Probe",
+    "ProbeError",
+    "Probes",
+    "Pruned",
+    "Snapshot",
+    "SnapshotError",
+    "Store",
+    "StoreError",
+    "UnknownModel",
+    "UnknownVersion",
+    "write_snapshot",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Contents", "write_snapshot"):
+        return getattr(import_module("model_store.writer"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

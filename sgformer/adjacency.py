@@ -96,6 +96,26 @@ class Adjacency:
         edges = np.stack([rows[values != 0], columns[values != 0]])
         return cls.from_edges(edges.astype(np.int64), shape[0])
 
+    def with_nodes(self, count: int, edge_index: Any) -> Adjacency:
+        """This graph with `count` new nodes N, N+1, ... and further edges, each with a new node at one end at least.
+
+        Nothing is sorted again: a new id is larger than every known one, so it goes to the end of its neighbours' lists.
+        """
+        known, total = self.num_nodes, self.num_nodes + count
+        edges = checked_edge_index(edge_index, total)
+        between = edges.max(axis=0) < known if edges.size else np.zeros(0, dtype=bool)
+        if between.any():
+            left, right = edges[:, np.argmax(between)]
+            raise GraphError(f"edge {left} - {right} links two known nodes, expected edges of new nodes ({known} and up)")
+        edges = edges[:, edges[0] != edges[1]]
+        rows, columns = np.unique(np.concatenate([edges, edges[::-1]], axis=1), axis=1)
+        ends = np.where(rows < known, self.indptr[np.minimum(rows, known - 1) + 1], len(self.indices))
+        kind = np.int32 if total <= np.iinfo(np.int32).max else np.int64
+        indptr = np.concatenate([self.indptr, np.full(count, self.indptr[-1])])
+        indptr[1:] += np.cumsum(np.bincount(rows, minlength=total))
+        indices: Any = np.insert(self.indices.astype(kind, copy=False), ends, columns)
+        return Adjacency(indptr, indices)
+
     def edge_index(self) -> Indices:
         """Both directions of every edge as a (2, 2E) array, sorted by source."""
         rows = np.repeat(np.arange(self.num_nodes), self.all_degrees())

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sgformer.adjacency import Adjacency, checked_edge_index
+from sgformer.adjacency import Adjacency
 from sgformer.errors import GraphError
 from sgformer.features import FeatureRows, SparseRows, checked_features, stack_rows
 
@@ -65,13 +65,11 @@ class Graph:
         return self.adjacency.num_edges
 
     def with_nodes(self, features: FeatureRows, edges: Any) -> Graph:
-        """This graph with new nodes N, N+1, ... and further edges: what an exact answer must equal. Costs O(N + E)."""
+        """This graph with new nodes N, N+1, ... and edges of theirs: what an exact answer must equal. Costs O(N + E)."""
+        rows = checked_features(features, self.num_features, GraphError)
+        adjacency = self.adjacency.with_nodes(rows.shape[0], edges)
         if isinstance(self.features, SparseRows):
-            if not isinstance(features, SparseRows):
+            if not isinstance(rows, SparseRows):
                 raise GraphError("this graph has sparse features, the new nodes have dense ones")
-            rows: FeatureRows = stack_rows([self.features, features])
-        else:
-            rows = np.concatenate([self.features, np.asarray(features, dtype=self.features.dtype)])
-        return Graph.build(
-            rows, np.concatenate([self.adjacency.edge_index(), checked_edge_index(edges, rows.shape[0])], axis=1)
-        )
+            return Graph(stack_rows([self.features, rows]), adjacency)
+        return Graph(np.concatenate([self.features, np.asarray(rows, dtype=self.features.dtype)]), adjacency)

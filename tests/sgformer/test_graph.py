@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 from hypothesis import given
+from hypothesis import strategies as st
 
-from sgformer import Adjacency, Graph, InferenceModel, NewNodes, SparseRows, summarize
+from sgformer import Adjacency, Graph, GraphError, InferenceModel, NewNodes, SparseRows, summarize
 from sgformer.features import column_statistics, row_normalised
 from tests.sgformer.cases import Case, assert_close, cases, graphs
 
@@ -102,3 +103,19 @@ def test_renumbering_the_nodes_renumbers_the_answers(case: Case) -> None:
             answers.append(model.known(summary.states, summary.sums, np.arange(graph.num_nodes)).logits)
     if np.isfinite(answers[0]).all() and np.abs(answers[0]).max() < 1e3:
         assert_close(answers[1], answers[0][order], tolerance=1e-8)
+
+
+@given(graphs(sparse=False), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40)), max_size=12))
+def test_adding_nodes_is_building_again_with_all_edges(graph: Graph, links: list[tuple[int, int]]) -> None:
+    count, total = 3, graph.num_nodes + 3
+    edges = np.array([(graph.num_nodes + new, to % total) for new, to in links], dtype=np.int64).reshape(-1, 2).T
+    grown = graph.adjacency.with_nodes(count, edges)
+    built = Adjacency.from_edges(np.concatenate([graph.adjacency.edge_index(), edges], axis=1), total)
+    np.testing.assert_array_equal(grown.indptr, built.indptr)
+    np.testing.assert_array_equal(grown.indices, built.indices)
+    assert grown.indices.dtype == built.indices.dtype
+
+
+def test_added_edges_must_be_of_added_nodes() -> None:
+    with pytest.raises(GraphError, match=r"edge 0 - 2 links two known nodes, expected edges of new nodes \(3 and up\)"):
+        Adjacency.from_edges([[0], [1]], 3).with_nodes(1, [[3, 0], [1, 2]])

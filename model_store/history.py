@@ -1,0 +1,54 @@
+"""Which version was live, and when: the log behind CURRENT.
+
+Every change writes the log first and CURRENT second. A process that dies in between leaves a last line that never came
+true; whoever reads sees that CURRENT contradicts it, and drops it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+Action = Literal["activate", "rollback"]
+
+
+@dataclass(frozen=True)
+class Event:
+    action: Action
+    version: int
+    """The version that was made live."""
+    at: str
+    """UTC, ISO 8601."""
+
+
+@dataclass(frozen=True)
+class History:
+    events: tuple[Event, ...]
+
+    @classmethod
+    def read(cls, text: str, current: int | None) -> History:
+        events = tuple(Event(**json.loads(line)) for line in text.splitlines() if line)
+        if events and events[-1].version != current:
+            events = events[:-1]
+        return cls(events)
+
+    def to_text(self) -> str:
+        return "".join(json.dumps(asdict(event)) + "\n" for event in self.events)
+
+    def with_event(self, event: Event) -> History:
+        return History((*self.events, event))
+
+    def earlier(self, live: int | None) -> list[int]:
+        """The versions that rolling back would reach, the nearest first.
+
+        Rolling back undoes an activation: after activating 1, 2, 3 and rolling back once, 1 is what is left to go back to.
+        """
+        stack: list[int] = []
+        for event in self.events:
+            if event.action == "activate":
+                stack.append(event.version)
+            else:
+                while stack and stack[-1] != event.version:
+                    stack.pop()
+        return [version for version in dict.fromkeys(reversed(stack)) if version != live]

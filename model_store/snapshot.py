@@ -1,0 +1,231 @@
+"""One immutable version on disk, opened: verified, memory-mapped, and held against pruning until it is closed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_store import npy
+from model_store.digests import sha256_of_all
+from model_store.errors import SnapshotError, UnknownVersion
+from model_store.layout import (
+    INDICES,
+    INDPTR,
+    MANIFEST,
+    MAX_MANIFEST_BYTES,
+    NODE_IDS,
+    NODE_ORDER,
+    ONNX,
+    PROBES,
+    REPORT,
+    WEIGHTS,
+    array_specs,
+    state_file,
+    state_names,
+)
+from model_store.locks import SharedLock
+from model_store.manifest import Manifest
+from model_store.node_ids import NodeIds
+from model_store.probes import Probes
+from model_store.structure import check_structure
+from model_store.sums_file import read_sums
+from model_store.tensors import read_tensors
+from sgformer import (
+    Adjacency,
+    Answers,
+    AttentionSums,
+    ExtendedAnswers,
+    InferenceModel,
+    NewNodes,
+    NodeStates,
+    SgformerError,
+    extend,
+)
+from sgformer.extension import Mode
+
+Verify = Literal["full", "sizes"]
+
+
+class Snapshot:
+    """Open one with `Snapshot.open` and close it; a `with` block does both. It answers, on numpy, as it is.
+
+    The arrays are memory maps: they cost no private memory, and stay valid until the last reference to them is gone.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, lock: SharedLock) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self._lock = lock
+        config = manifest.config
+        self._arrays = _mapped(folder, manifest)
+        self.weights = read_tensors(folder, WEIGHTS)
+        with _blaming(WEIGHTS):
+            self.model = InferenceModel(config, self.weights)
+        self.states = self._node_states()
+        self.sums: AttentionSums = read_sums(folder, config, manifest.sizes, self.weights)
+        self.adjacency = Adjacency(self._arrays[INDPTR], self._arrays[INDICES])
+        self.node_ids = self._node_ids()
+        with _blaming(PROBES):
+            self.probes = Probes.from_tensors(read_tensors(folder, PROBES), config, manifest.sizes.nodes)
+
+    @classmethod
+    def open(cls, folder: Path, verify: Verify = "full") -> Snapshot:
+        """Opens a snapshot, or refuses it.
+
+        Args:
+            verify: "full" reads every byte: sha256 of every file, and the structure of the graph. "sizes" leaves that out,
+                for a version that this machine has verified before. Everything else is checked both times.
+
+        Raises:
+            SnapshotError: names the file and the reason.
+            UnknownVersion: there is no such folder (any more).
+        """
+        if verify not in ("full", "sizes"):
+            raise ValueError(f"verify is {verify!r}, expected full or sizes")
+        lock = _locked(folder)
+        try:
+            with _readable():
+                manifest = Manifest.from_json(_manifest_text(folder))
+                _check_files(folder, manifest)
+                if verify == "full":
+                    _check_digests(folder, manifest)
+                    # Mapped on its own and let go: what a check has touched does not stay resident.
+                    check_structure(_mapped(folder, manifest))
+                return cls(folder, manifest, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @property
+    def id(self) -> str:
+        """The content hash that every answer names."""
+        return self.manifest.snapshot
+
+    @property
+    def onnx_path(self) -> Path | None:
+        return self.folder / ONNX if ONNX in self.manifest.files else None
+
+    @property
+    def report_path(self) -> Path | None:
+        return self.folder / REPORT if REPORT in self.manifest.files else None
+
+    def known(self, nodes: NDArray[np.int64]) -> Answers:
+        """Answers for rows of the graph."""
+        return self.model.known(self.states, self.sums, nodes)
+
+    def extended(self, new: NewNodes, mode: Mode = "exact", max_recompute: int | None = None) -> ExtendedAnswers:
+        """Answers for nodes that the graph does not have."""
+        return extend(self.model, self.states, self.sums, self.adjacency, new, mode, max_recompute)
+
+    def close(self) -> None:
+        """Gives up the hold against pruning. Arrays that somebody still refers to stay readable."""
+        self._lock.release()
+        self._arrays = {}
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _node_states(self) -> NodeStates:
+        config = self.manifest.config
+        arrays = {name: self._arrays[state_file(name)] for name in state_names(config)}
+        layers = [arrays[f"layer_{number}"] for number in range(config.layers + 1) if f"layer_{number}" in arrays]
+        first = [] if "layer_0" in arrays else [arrays["inputs"]]
+        aggregates = tuple(arrays[f"aggregate_{number}"] for number in range(1, config.layers))
+        return NodeStates(arrays["inputs"], (*first, *layers), aggregates)
+
+    def _node_ids(self) -> NodeIds | None:
+        return NodeIds(self._arrays[NODE_IDS], self._arrays[NODE_ORDER]) if NODE_IDS in self._arrays else None
+
+
+def _locked(folder: Path) -> SharedLock:
+    """A hold on the manifest of the folder that is there *now*: pruning may have moved it away while we were opening it."""
+    path = folder / MANIFEST
+    try:
+        if stat.S_ISLNK(folder.lstat().st_mode):
+            raise SnapshotError(folder.name, "is a symbolic link, expected a folder")
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if folder.exists():
+            raise SnapshotError(MANIFEST, "is missing") from None
+        raise UnknownVersion(f"there is no version {folder.name} of {folder.parent.name}") from None
+    except OSError as error:
+        raise SnapshotError(MANIFEST, f"cannot be opened: {error.strerror}") from error
+    opened, lock = os.fstat(handle), SharedLock(handle)
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        there = None
+    if there is None or not os.path.samestat(opened, there):
+        lock.release()
+        raise UnknownVersion(f"version {folder.name} of {folder.parent.name} was removed")
+    return lock
+
+
+def _manifest_text(folder: Path) -> bytes:
+    with (folder / MANIFEST).open("rb") as file:
+        return file.read(MAX_MANIFEST_BYTES + 1)
+
+
+def _mapped(folder: Path, manifest: Manifest) -> dict[str, NDArray[Any]]:
+    specs = array_specs(manifest.config, manifest.sizes)
+    return {name: npy.open_mapped(folder, name, spec) for name, spec in specs.items()}
+
+
+def _check_files(folder: Path, manifest: Manifest) -> None:
+    """Exactly the listed files, each an ordinary one of its listed size."""
+    found = dict(_entries(folder))
+    if missing := sorted(manifest.files.keys() - found.keys()):
+        raise SnapshotError(missing[0], "is missing")
+    if extra := sorted(found.keys() - manifest.files.keys() - {MANIFEST}):
+        raise SnapshotError(extra[0], "is not in the manifest")
+    for name, entry in manifest.files.items():
+        if found[name] != entry.size:
+            raise SnapshotError(name, f"is {found[name]:,} bytes long, the manifest says {entry.size:,}")
+
+
+def _entries(folder: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Every file below the folder with its size; anything that is neither file nor folder is refused."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name, status = prefix + entry.name, entry.stat(follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode):
+                yield from _entries(Path(entry.path), f"{name}/")
+            elif stat.S_ISREG(status.st_mode):
+                yield name, status.st_size
+            else:
+                raise SnapshotError(name, "is not an ordinary file (a link, a pipe or a device)")
+
+
+def _check_digests(folder: Path, manifest: Manifest) -> None:
+    for name, digest in sha256_of_all(folder, manifest.files).items():
+        if digest != manifest.files[name].sha256:
+            raise SnapshotError(name, "its sha256 is not the one in the manifest: it was changed or damaged")
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """What the operating system refuses becomes the one kind of error that callers expect."""
+    try:
+        yield
+    except OSError as error:
+        name = Path(os.fsdecode(error.filename)).name if error.filename else "snapshot"
+        raise SnapshotError(name, f"cannot be read: {error.strerror}") from error
+
+
+@contextmanager
+def _blaming(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (SgformerError, KeyError, ValueError) as error:
+        raise SnapshotError(name, str(error)) from error

@@ -1,0 +1,267 @@
+"""The versions of the models, and which one is live: a folder per model, a folder per version, and CURRENT.
+
+<store>/<model>/CURRENT            the live version's number
+<store>/<model>/HISTORY            what was live before (`history`)
+<store>/<model>/1, 2, 3 ...        snapshots, immutable
+<store>/<model>/.publishing-*      being written, or left by a process that died; `prune` removes the latter
+<store>/<model>/.removing-*        being removed
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from model_store import durable
+from model_store.errors import NothingToRollBackTo, ProbeError, SnapshotError, UnknownModel, UnknownVersion
+from model_store.history import Action, Event, History
+from model_store.layout import MANIFEST
+from model_store.locks import exclusive, exclusive_unless_held
+from model_store.manifest import Manifest
+from model_store.names import checked_model, checked_version, is_version
+from model_store.snapshot import Snapshot, Verify
+
+if TYPE_CHECKING:
+    from model_store.writer import Contents
+
+CURRENT, HISTORY, LOCK = "CURRENT", "HISTORY", ".lock"
+PUBLISHING, REMOVING = ".publishing-", ".removing-"
+
+
+class Store:
+    """All models below one folder, which need not exist yet."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+
+    def models(self) -> list[str]:
+        if not self.root.is_dir():
+            return []
+        return sorted(path.name for path in self.root.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+    def model(self, name: str) -> ModelVersions:
+        """The versions of one model.
+
+        Raises:
+            UnknownModel: nothing was ever published under this name.
+        """
+        folder = self.root / checked_model(name)
+        if folder.is_symlink() or not folder.is_dir():
+            known = ", ".join(self.models()) or "none"
+            raise UnknownModel(f"there is no model {name} in this store (there: {known})")
+        return ModelVersions(folder)
+
+    def publish(self, name: str, contents: Contents, *, activate: bool = False, **options: Any) -> int:
+        """Writes a new version of a model and returns its number. `options` are those of `write_snapshot`.
+
+        The version appears all at once, complete and flushed to the disk, or not at all.
+        """
+        folder = self.root / checked_model(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        versions = ModelVersions(folder)
+        version = versions.publish(contents, **options)
+        if activate:
+            versions.activate(version)
+        return version
+
+
+@dataclass(frozen=True)
+class Pruned:
+    removed: list[int]
+    leftovers: int
+    """Folders that died publishers or pruners had left."""
+    in_use: list[int]
+    """Old versions that stay because somebody reads them."""
+
+
+class ModelVersions:
+    """The versions of one model. Every method may be called by any number of processes at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.name = folder.name
+
+    def versions(self) -> list[int]:
+        return sorted(int(path.name) for path in self.folder.iterdir() if is_version(path.name))
+
+    def live(self) -> int | None:
+        try:
+            text = (self.folder / CURRENT).read_text()
+        except FileNotFoundError:
+            return None
+        if not is_version(text.strip()):
+            raise SnapshotError(CURRENT, f"holds {text[:20]!r}, expected the number of a version")
+        return int(text)
+
+    def history(self) -> History:
+        """What was live, in order; the last event is the present state."""
+        path = self.folder / HISTORY
+        try:
+            return History.read(path.read_text() if path.exists() else "", self.live())
+        except (ValueError, TypeError) as error:
+            raise SnapshotError(HISTORY, f"cannot be read: {error}") from error
+
+    def manifest(self, version: int | str) -> Manifest:
+        """The manifest alone, its own hash checked, its files not."""
+        number = checked_version(version)
+        try:
+            return Manifest.from_json((self.folder / str(number) / MANIFEST).read_bytes())
+        except FileNotFoundError:
+            raise self._unknown(number) from None
+
+    def open(self, version: int | str | None = None, verify: Verify = "full") -> Snapshot:
+        """Opens a version, by default the live one.
+
+        Raises:
+            UnknownVersion: no such version, or none is live.
+            SnapshotError: it must not be served, and why.
+        """
+        if version is not None:
+            return Snapshot.open(self.folder / str(checked_version(version)), verify)
+        while True:
+            live = self._live_or_fail()
+            try:
+                return Snapshot.open(self.folder / str(live), verify)
+            except UnknownVersion:
+                # Between our two steps another version may have gone live, and this one been pruned.
+                if self.live() == live:
+                    raise SnapshotError(CURRENT, f"names version {live}, which is not there") from None
+
+    def verify(self, version: int | str | None = None) -> dict[str, float]:
+        """Every check of opening, then the probes: by name, how far each answer is from the full-graph forward's."""
+        with self.open(version) as snapshot:
+            return snapshot.probes.replay(snapshot, snapshot.manifest.probe_tolerance)
+
+    def publish(self, contents: Contents, **options: Any) -> int:
+        from model_store.writer import write_snapshot  # needs torch, which readers do without
+
+        with self._staging() as staging:
+            write_snapshot(staging, self.name, contents, **options)
+            durable.sync_tree(staging)
+            with exclusive(self.folder / LOCK):
+                version = max([0, *self.versions(), self.live() or 0]) + 1
+                staging.rename(self.folder / str(version))
+                durable.sync(self.folder)
+        return version
+
+    def activate(self, version: int | str) -> None:
+        """Verifies a version, replays its probes, and makes it the live one."""
+        number = checked_version(version)
+        if number not in self.versions():
+            raise self._unknown(number)
+        self.verify(number)
+        with exclusive(self.folder / LOCK):
+            if self.live() != number:
+                self._make_live("activate", number)
+
+    def rollback(self) -> int:
+        """Makes the version live that was live before this one and is still there; returns its number.
+
+        Versions on the way that are gone or damaged are passed over.
+
+        Raises:
+            NothingToRollBackTo: there is none.
+        """
+        with exclusive(self.folder / LOCK):
+            live = self._live_or_fail()
+            there = set(self.versions())
+            reasons = []
+            for earlier in self.history().earlier(live):
+                if earlier not in there:
+                    reasons.append(f"{earlier} is gone")
+                    continue
+                try:
+                    self.verify(earlier)
+                except (SnapshotError, ProbeError) as error:
+                    reasons.append(f"{earlier} is damaged ({error})")
+                    continue
+                self._make_live("rollback", earlier)
+                return earlier
+        why = "; ".join(reasons) or "no other version was live before"
+        raise NothingToRollBackTo(f"{self.name} stays at version {live}: {why}")
+
+    def prune(self, keep: int) -> Pruned:
+        """Removes old versions and what died processes left.
+
+        The newest `keep` stay, and with them the live version, the one that a roll-back would reach, and any that is read.
+        """
+        if keep < 1:
+            raise ValueError(f"keep is {keep}, expected at least 1: the newest version's number must not be given again")
+        with exclusive(self.folder / LOCK):
+            leftovers = sum(_remove_leftover(path) for path in self._leftovers())
+            versions, live = self.versions(), self.live()
+            kept = {*versions[-keep:], live, *self.history().earlier(live)[:1]}
+            old = [version for version in versions if version not in kept]
+            removed = [version for version in old if self._remove(version)]
+        return Pruned(removed, leftovers, [version for version in old if version not in removed])
+
+    @contextmanager
+    def _staging(self) -> Iterator[Path]:
+        """A folder to write into. Its lock lies beside it, so that the folder holds nothing but the snapshot."""
+        staging = self.folder / f"{PUBLISHING}{secrets.token_hex(6)}"
+        lock = _lock_of(staging)
+        with ExitStack() as held:
+            with exclusive(self.folder / LOCK):  # so that `prune` never meets the folder before its lock is held
+                held.enter_context(exclusive(lock))
+                staging.mkdir()
+            try:
+                yield staging
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
+                lock.unlink(missing_ok=True)
+
+    def _make_live(self, action: Action, version: int) -> None:
+        """The log first, then CURRENT: see `history` for a death between the two."""
+        event = Event(action, version, datetime.now(UTC).isoformat(timespec="seconds"))
+        durable.write_durably(self.folder / HISTORY, self.history().with_event(event).to_text().encode())
+        durable.write_durably(self.folder / CURRENT, f"{version}\n".encode())
+
+    def _remove(self, version: int) -> bool:
+        """Out of sight at once, then off the disk; not while a reader holds it."""
+        folder = self.folder / str(version)
+        with exclusive_unless_held(folder / MANIFEST) as ours:
+            if not ours and (folder / MANIFEST).exists():
+                return False
+            hidden = self.folder / f"{REMOVING}{secrets.token_hex(6)}"
+            folder.rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
+        return True
+
+    def _leftovers(self) -> list[Path]:
+        """Whatever is hidden here, except the lock that the caller holds and the locks of what is listed itself."""
+        hidden = {path.with_name(path.name.removesuffix(LOCK)) for path in self.folder.glob(".*") if path.name != LOCK}
+        return sorted(hidden)
+
+    def _live_or_fail(self) -> int:
+        live = self.live()
+        if live is None:
+            raise UnknownVersion(f"no version of {self.name} is live; activate one")
+        return live
+
+    def _unknown(self, version: int) -> UnknownVersion:
+        there = ", ".join(map(str, self.versions())) or "none"
+        return UnknownVersion(f"there is no version {version} of {self.name} (there: {there})")
+
+
+def _lock_of(staging: Path) -> Path:
+    return staging.with_name(f"{staging.name}{LOCK}")
+
+
+def _remove_leftover(path: Path) -> bool:
+    """Removes what a dead process left; a publisher holds its lock as long as it lives."""
+    lock = _lock_of(path)
+    with exclusive_unless_held(lock) as ours:
+        if lock.exists() and not ours:
+            return False
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+        lock.unlink(missing_ok=True)
+    return True
