@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help run test check fuzz bench clean
+.PHONY: help run test check fuzz soak bench clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -17,7 +17,7 @@ run: .venv/.installed  ## train the demo model, print its score and the answer f
 	$(BIN)/python -m training --dataset digits
 
 test: check  ## lint, type-check, run every test
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 check: .venv/.installed  ## lint and type-check
 	$(BIN)/ruff check .
@@ -26,6 +26,9 @@ check: .venv/.installed  ## lint and type-check
 
 fuzz: .venv/.installed  ## the exactness properties on 5,000 fresh random cases each
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest -n 2 tests/sgformer/test_exactness.py
+
+soak: .venv/.installed  ## 200 kills of publishers, and a minute of readers and publishers at once
+	SGF_KILLS=200 SGF_CROWD_SECONDS=60 $(BIN)/pytest -n 2 tests/model_store/test_crashes.py tests/model_store/test_crowd.py
 
 bench: .venv/.installed  ## measure against PyTorch Geometric in one run: docs/benchmarks.md and .json
 	$(BIN)/python -m benchmarks

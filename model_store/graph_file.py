@@ -52,9 +52,10 @@ def read_graph_file(path: Path) -> GraphFile:
 def read_arrays(path: Path, names: set[str]) -> dict[str, NDArray[Any]]:
     """Those of the named arrays that the file has."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise DataError(f"{path.name} holds a single array, expected an npz file with named ones")
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise DataError(f"{path.name} holds a single array, expected an npz file with named ones")
+        with file:
             return {name: file[name] for name in file.files if name in names}
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None

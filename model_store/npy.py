@@ -76,11 +76,14 @@ def _write_header(file: BinaryIO, spec: ArraySpec) -> None:
 def _checked_header(file: Any, name: str, spec: ArraySpec) -> int:
     """The offset of the data. The header is parsed as a literal: no pickle, no code, no object array."""
     try:
-        if npy_format.read_magic(file) != (1, 0):
-            raise SnapshotError(name, "not an npy file of version 1.0")
+        magic = npy_format.read_magic(file)
         shape, fortran_order, dtype = npy_format.read_array_header_1_0(file, max_header_size=MAX_HEADER_BYTES)
-    except (ValueError, OverflowError, SyntaxError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # numpy's parser has many ways to fail on bytes that are no header
         raise SnapshotError(name, f"not an npy file: {error}") from error
+    if magic != (1, 0):
+        raise SnapshotError(name, f"an npy file of version {magic}, expected 1.0")
     if dtype != np.dtype(spec.dtype):
         raise SnapshotError(name, f"holds {dtype.str}, expected {spec.dtype}")
     if fortran_order:

@@ -39,7 +39,8 @@ class Probe:
         """How far the engine is off, as a share of the largest expected number (at least 1). NaN where it answers NaN."""
         found = self.asked_of(engine)
         pairs = ((found.embeddings, self.answers.embeddings), (found.logits, self.answers.logits))
-        return max(_error(np.asarray(one), np.asarray(other)) for one, other in pairs)
+        # numpy's maximum, because Python's own passes over NaN.
+        return float(np.max([_error(np.asarray(one), np.asarray(other)) for one, other in pairs]))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,32 @@
+"""Small models and graphs to publish, fast: without ONNX, whose export takes seconds (test_onnx has it)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from model_store import Contents, Store
+from sgformer import Graph, ModelConfig
+from tests.sgformer.cases import random_weights
+
+NODES, FEATURES, CLASSES = 60, 5, 3
+
+
+def small_graph(seed: int = 0, nodes: int = NODES) -> Graph:
+    """With a hub (node 0) and a node without edges (the last)."""
+    rng = np.random.default_rng(seed)
+    edges = np.concatenate([rng.integers(0, nodes - 1, size=(2, 80)), [np.zeros(20), np.arange(1, 21)]], axis=1)
+    return Graph.build(rng.normal(size=(nodes, FEATURES)).astype(np.float32), edges.astype(np.int64))
+
+
+def small_contents(seed: int = 0, graph: Graph | None = None, **changes: Any) -> Contents:
+    graph = graph or small_graph(seed)
+    settings = {"in_features": FEATURES, "out_features": CLASSES, "hidden": 4, "layers": 2} | changes.pop("config", {})
+    config = ModelConfig(**settings)
+    weights = {name: (array / 4).astype(np.float32) for name, array in random_weights(config, seed).items()}
+    return Contents(config, weights, graph, **changes)
+
+
+def publish(store: Store, seed: int = 0, model: str = "demo", **options: Any) -> int:
+    return store.publish(model, small_contents(seed), onnx=False, **options)

@@ -1,0 +1,89 @@
+"""sgf-models as a person and as a script meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import onnxruntime
+import pytest
+
+from model_store import ModelVersions
+from model_store.__main__ import main
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SGF_STORE", "SGF_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_round_through_all_commands(versions: ModelVersions, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    store = ["--store", versions.folder.parent]
+    code, out, _ = run(capsys, *store, "list")
+    assert code == 0
+    assert [line.split()[:2] for line in out.splitlines()[1:]] == [["demo", "1"], ["demo", "2"]]
+    assert ["live" in line for line in out.splitlines()[1:]] == [True, False]
+    assert run(capsys, *store, "activate", 2)[:2] == (0, "demo 2 is live (before: 1)\n")
+    assert run(capsys, "rollback", *store, "--json")[1] == '{"live": 1, "before": 2}\n'
+    assert "demo 2: every file as published; probes off by known 0e+00" in run(capsys, *store, "verify", "--all")[1]
+    shown = run(capsys, *store, "show")[1]
+    assert "demo 1 (live)" in shown
+    assert "rollback 1" in shown
+    assert run(capsys, *store, "prune", "--keep", 1)[1] == "removed 0 version(s)\n"
+    assert run(capsys, *store, "export-onnx", "--output", tmp_path / "m.onnx")[0] == 0
+    onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+
+
+def test_json_for_scripts(versions: ModelVersions, capsys: pytest.CaptureFixture[str]) -> None:
+    store = ["--json", "--store", versions.folder.parent]
+    listed = json.loads(run(capsys, *store, "list")[1])
+    assert [(entry["version"], entry["live"]) for entry in listed] == [(1, True), (2, False)]
+    shown = json.loads(run(capsys, *store, "show", 2)[1])
+    assert shown["snapshot"] == versions.manifest(2).snapshot == listed[1]["snapshot"]
+    probes = json.loads(run(capsys, *store, "verify")[1])[0]["probes"]
+    assert max(probes.values()) < 1e-4
+
+
+def test_exit_codes_say_what_kind_of_failure_it_was(versions: ModelVersions, capsys: pytest.CaptureFixture[str]) -> None:
+    store = ["--store", versions.folder.parent]
+    assert run(capsys, *store, "activate", 9) == (3, "", "sgf-models: there is no version 9 of demo (there: 1, 2)\n")
+    assert run(capsys, *store, "--model", "other", "list")[0] == 3
+    assert run(capsys, *store, "activate", "../2")[0] == 2
+    assert run(capsys, *store, "rollback")[0] == 1
+    with pytest.raises(SystemExit) as usage:
+        run(capsys, *store, "prune", "--keep", 0)
+    assert usage.value.code == 2
+    assert "'0' is not a whole number of at least 1" in capsys.readouterr().err
+    (versions.folder / "2" / "weights.safetensors").write_bytes(b"")
+    code, _, err = run(capsys, *store, "--json", "verify", 2)
+    assert code == 4
+    assert json.loads(err)["error"].startswith("weights.safetensors: is 0 bytes long")
+
+
+def test_a_damaged_version_is_listed_as_such(versions: ModelVersions, capsys: pytest.CaptureFixture[str]) -> None:
+    (versions.folder / "2" / "manifest.json").write_text("{}")
+    code, out, _ = run(capsys, "--store", versions.folder.parent, "list")
+    assert code == 0
+    assert "damaged: manifest.json: format is None" in out
+
+
+def test_an_empty_store_tells_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Train one (sgf-train), or import one" in run(capsys, "--store", tmp_path, "list")[1]
+    code, _, err = run(capsys, "--store", tmp_path, "show")
+    assert (code, "say which model with --model" in err) == (3, True)
+
+
+def test_the_environment_names_store_and_model(versions: ModelVersions) -> None:
+    command = [sys.executable, "-m", "model_store", "show", "--json"]
+    environment = {"SGF_STORE": str(versions.folder.parent), "SGF_MODEL": "demo", "PATH": ""}
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert json.loads(result.stdout)["version"] == 1

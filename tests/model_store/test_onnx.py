@@ -1,0 +1,72 @@
+"""model.onnx on ONNX Runtime equals the request-time model, for any number of rows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from model_store import Store
+from model_store.request_head import RequestHead, export_request_head, sum_feeds
+from sgformer import InferenceModel, summarize
+from tests.model_store.samples import NODES, small_contents
+
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"normalization": "row", "heads": 2, "qkv_bias": False, "gnn_input": "own", "attention_activation": True},
+    {"value_map": False, "combine": "cat", "attention_residual": None, "attention_layer_norm": False, "heads": 3},
+]
+
+
+@pytest.mark.parametrize("settings", VARIANTS)
+def test_onnx_runtime_equals_torch_and_numpy(tmp_path: Path, settings: dict[str, Any]) -> None:
+    import torch
+
+    contents = small_contents(1, config=settings)
+    summary = summarize(contents.config, contents.weights, contents.graph)
+    model = InferenceModel(contents.config, contents.weights)
+    export_request_head(contents.config, contents.weights, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    head, feeds = RequestHead(contents.config, contents.weights), sum_feeds(summary.sums)
+    for count in (1, 2, NODES):
+        inputs, graph_states = summary.states.inputs[:count], summary.states.layers[-1][:count]
+        query, key, value = model.project(inputs, "query", "key", "value")
+        as_new = summary.sums.attend_each_added(query, key, value)
+        for added, expected in (
+            (np.zeros(count, np.float32), model.answer_from(summary.sums, inputs, graph_states)),
+            (np.ones(count, np.float32), model.answer(inputs, as_new, graph_states)),
+        ):
+            rows = {"inputs": inputs, "graph_states": graph_states, "added": added}
+            found = session.run(["embeddings", "logits"], rows | feeds)
+            in_torch = head(*(torch.tensor(array) for array in (*rows.values(), *feeds.values())))
+            for one, other, third in zip(found, in_torch, (expected.embeddings, expected.logits), strict=True):
+                np.testing.assert_allclose(one, other.numpy(), rtol=1e-5, atol=1e-5)
+                np.testing.assert_allclose(one, third, rtol=1e-5, atol=1e-5)
+
+
+def test_a_published_snapshot_has_it_and_says_so(store: Store) -> None:
+    store.publish("demo", small_contents(2), activate=True)
+    with store.model("demo").open() as snapshot:
+        assert snapshot.onnx_path is not None
+        assert snapshot.manifest.onnx is not None
+        assert snapshot.manifest.onnx["opset"] == 20
+        assert snapshot.manifest.onnx["loaded_on"] == ["CPUExecutionProvider"]
+        session = onnxruntime.InferenceSession(snapshot.onnx_path, providers=["CPUExecutionProvider"])
+        assert [one.name for one in session.get_inputs()] == snapshot.manifest.onnx["inputs"]
+
+
+def test_exporting_says_nothing(tmp_path: Path) -> None:
+    """Neither a warning nor a log line, in a fresh process."""
+    code = (
+        "import sys; from pathlib import Path; from tests.model_store.samples import small_contents\n"
+        "from model_store.request_head import export_request_head\n"
+        "c = small_contents(); export_request_head(c.config, c.weights, Path(sys.argv[1]))"
+    )
+    command = [sys.executable, "-W", "always", "-c", code, str(tmp_path / "model.onnx")]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (result.stdout, result.stderr) == ("", "")

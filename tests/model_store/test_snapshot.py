@@ -1,0 +1,201 @@
+"""What is written is what is read, as small and as plain as the format says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model_store import ModelVersions, NodeIds, ProbeError, Store, StoreError
+from sgformer import Graph, InferenceModel, NewNodes, SparseRows, summarize
+from tests.model_store.samples import FEATURES, NODES, small_contents, small_graph
+
+
+def files_of(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_folder_holds_what_the_format_names(versions: ModelVersions) -> None:
+    assert files_of(versions.folder / "1") == {
+        "manifest.json",
+        "weights.safetensors",
+        "sums.safetensors",
+        "probes.safetensors",
+        "graph/indptr.npy",
+        "graph/indices.npy",
+        "states/inputs.npy",
+        "states/layer_1.npy",
+        "states/layer_2.npy",
+        "states/aggregate_1.npy",
+        "states/degrees.npy",
+    }
+    assert {path.name for path in versions.folder.iterdir()} == {"1", "2", "CURRENT", "HISTORY", ".lock"}
+    assert (versions.folder / "CURRENT").read_text() == "1\n"
+
+
+def test_arrays_are_plain_npy_files_to_the_byte(versions: ModelVersions) -> None:
+    """Anything that reads npy reads ours; the header is the one that numpy writes."""
+    path = versions.folder / "1" / "graph" / "indptr.npy"
+    adjacency = small_graph(1).adjacency
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({NODES + 1},), }}".ljust(117) + "\n"
+    assert path.read_bytes() == b"\x93NUMPY\x01\x00\x76\x00" + header.encode() + adjacency.indptr.tobytes()
+    np.testing.assert_array_equal(np.load(versions.folder / "1" / "states" / "degrees.npy"), adjacency.all_degrees())
+
+
+def test_the_manifest_is_json_that_names_its_own_hash(versions: ModelVersions) -> None:
+    import hashlib
+
+    content = json.loads((versions.folder / "1" / "manifest.json").read_text())
+    stated = content.pop("snapshot")
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert stated == hashlib.sha256(canonical.encode()).hexdigest()
+    assert content["format"] == 1
+    assert content["nodes"] == NODES
+    weights = (versions.folder / "1" / "weights.safetensors").read_bytes()
+    expected = {"size": len(weights), "sha256": hashlib.sha256(weights).hexdigest()}
+    assert content["files"]["weights.safetensors"] == expected
+
+
+@pytest.mark.parametrize("settings", [{}, {"gnn_input": "own", "normalization": "row"}, {"layers": 0}, {"layers": 4}])
+@pytest.mark.parametrize("verify", ["full", "sizes"])
+def test_an_opened_snapshot_answers_like_the_summary_in_memory(store: Store, settings: dict[str, Any], verify: Any) -> None:
+    contents = small_contents(3, config=settings)
+    version = store.publish("demo", contents, onnx=False)
+    summary = summarize(contents.config, contents.weights, contents.graph)
+    model = InferenceModel(contents.config, contents.weights)
+    new = NewNodes.build(np.ones((1, FEATURES)), [[0, 5]], num_nodes=NODES, num_features=FEATURES)
+    nodes = np.arange(NODES)
+    with store.model("demo").open(version, verify) as snapshot:
+        np.testing.assert_array_equal(snapshot.known(nodes).logits, model.known(summary.states, summary.sums, nodes).logits)
+        assert not snapshot.states.inputs.flags.writeable
+        assert snapshot.states.layers[0] is snapshot.states.inputs or settings.get("gnn_input") == "own"
+        probes = snapshot.probes.replay(snapshot, 1e-4)
+        assert set(probes) == {"known", "ordinary", "isolated", "hub", "joint"}
+        answers = snapshot.extended(new)
+    augmented = contents.graph.with_nodes(np.ones((1, FEATURES)), [[NODES, NODES], [0, 5]])
+    grown = summarize(contents.config, contents.weights, augmented)
+    expected = model.known(grown.states, grown.sums, np.array([NODES])).logits
+    np.testing.assert_allclose(answers.logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_sparse_features_are_published_too(store: Store) -> None:
+    graph = small_graph(4)
+    dense = np.asarray(graph.features) * (np.random.default_rng(0).random(graph.features.shape) < 0.4)
+    rows, columns = np.nonzero(dense)
+    indptr = np.searchsorted(rows, np.arange(NODES + 1))
+    sparse = Graph(SparseRows(indptr, columns, dense[rows, columns], FEATURES), graph.adjacency)
+    store.publish("sparse", small_contents(4, sparse), onnx=False, activate=True)
+    store.publish("dense", small_contents(4, Graph(dense, graph.adjacency)), onnx=False, activate=True)
+    with store.model("sparse").open() as one, store.model("dense").open() as other:
+        np.testing.assert_allclose(one.known(np.arange(NODES)).logits, other.known(np.arange(NODES)).logits, atol=1e-5)
+
+
+def test_half_precision_states_are_half_as_large_and_say_what_it_costs(store: Store) -> None:
+    store.publish("demo", small_contents(5), onnx=False)
+    store.publish("demo", small_contents(5), onnx=False, states="float16")
+    versions = store.model("demo")
+    sizes = [versions.manifest(version).files["states/layer_2.npy"].size for version in (1, 2)]
+    assert sizes[0] - 128 == 2 * (sizes[1] - 128)
+    error = versions.manifest(2).states_error
+    with versions.open(1) as exact, versions.open(2) as rounded:
+        nodes = np.arange(NODES)
+        difference = np.abs(exact.known(nodes).logits - rounded.known(nodes).logits).max()
+    assert 0 < error["logits"] < 1e-2
+    assert difference == pytest.approx(error["logits"])
+    assert versions.manifest(1).states_error == {"embeddings": 0.0, "logits": 0.0}
+
+
+def test_states_that_half_precision_cannot_hold_are_refused(store: Store) -> None:
+    contents = small_contents(6)
+    contents.weights["graph_layers.1.norm.bias"][:] = 1e6
+    with pytest.raises(StoreError, match=r"layer_2 has numbers that half precision cannot hold; publish with float32"):
+        store.publish("demo", contents, onnx=False, states="float16")
+    assert store.model("demo").versions() == []
+
+
+def test_nodes_are_found_by_their_own_ids(store: Store) -> None:
+    names = [f"päckchen-{number}" for number in range(NODES)][::-1]
+    store.publish("demo", small_contents(7, node_ids=NodeIds.build(names)), onnx=False, activate=True)
+    with store.model("demo").open() as snapshot:
+        assert snapshot.node_ids is not None
+        assert snapshot.node_ids.rows(["päckchen-0", "päckchen-59"]).tolist() == [59, 0]
+        assert snapshot.node_ids.names([0]) == ["päckchen-59"]
+
+
+def test_opening_needs_no_torch(versions: ModelVersions) -> None:
+    code = (
+        "import sys; from model_store import Store; import numpy as np\n"
+        f"s = Store({str(versions.folder.parent)!r}).model('demo').open(); s.probes.replay(s, 1e-4)\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'torch', 'onnx', 'onnxruntime', 'scipy'}))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_an_engine_that_is_off_fails_its_probes(versions: ModelVersions) -> None:
+    with versions.open(1) as snapshot, versions.open(2) as other:
+        with pytest.raises(ProbeError, match=r"known by .*allowed is 1.0e-04"):
+            snapshot.probes.replay(other, 1e-4)
+
+        class Nothing:
+            def known(self, nodes: Any) -> Any:
+                answers = snapshot.known(nodes)
+                answers.logits[0, 0] = np.nan
+                return answers
+
+            extended = staticmethod(snapshot.extended)
+
+        with pytest.raises(ProbeError, match="known by nan"):
+            snapshot.probes.replay(Nothing(), 1e-4)
+
+
+def test_probes_reach_the_hub_and_the_isolated_node(versions: ModelVersions) -> None:
+    with versions.open(1) as snapshot:
+        questions = {probe.name: probe.question for probe in snapshot.probes.probes}
+        hub = int(snapshot.adjacency.all_degrees().argmax())
+    assert {0, NODES - 1, hub} <= set(questions["known"].tolist())
+    assert hub in questions["hub"].neighbors
+    assert len(questions["isolated"].neighbors) == 0
+    assert questions["joint"].num_scenarios == 1
+    assert questions["joint"].edges.tolist() == [[0], [1]]
+
+
+def test_a_snapshot_that_cannot_answer_is_not_published(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault in the sums alone leaves every file well-formed; the probes still see it."""
+    from dataclasses import replace
+
+    from model_store import writer
+
+    def wrong(*arguments: Any, **options: Any) -> Any:
+        summary = summarize(*arguments, **options)
+        return replace(summary, sums=replace(summary.sums, key_value=summary.sums.key_value * 1.5))
+
+    contents = small_contents(8)
+    monkeypatch.setattr(writer, "summarize", wrong)
+    with pytest.raises(ProbeError, match="answers differ from the full-graph forward"):
+        store.publish("demo", contents, onnx=False)
+    assert store.model("demo").versions() == []
+    assert [path.name for path in store.model("demo").folder.iterdir()] == [".lock"]
+
+
+def test_wrong_numbers_of_ids_and_classes_are_refused(store: Store) -> None:
+    with pytest.raises(StoreError, match="2 node ids for 60 nodes"):
+        store.publish("demo", small_contents(0, node_ids=NodeIds.build([1, 2])))
+    with pytest.raises(StoreError, match="1 class names for 3 outputs"):
+        store.publish("demo", small_contents(0, classes=("a",)))
+
+
+def test_a_closed_snapshot_can_be_pruned_and_its_answers_stay(versions: ModelVersions) -> None:
+    snapshot = versions.open(1)
+    states = snapshot.states
+    before = states.inputs[5].copy()
+    snapshot.close()
+    versions.activate(2)
+    (versions.folder / "HISTORY").unlink()
+    assert versions.prune(1).removed == [1]
+    np.testing.assert_array_equal(states.inputs[5], before)
