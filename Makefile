@@ -30,8 +30,8 @@ fuzz: .venv/.installed  ## the exactness properties on 5,000 fresh random cases 
 soak: .venv/.installed  ## 200 kills of publishers, and a minute of readers and publishers at once
 	SGF_KILLS=200 SGF_CROWD_SECONDS=60 $(BIN)/pytest -n 2 tests/model_store/test_crashes.py tests/model_store/test_crowd.py
 
-bench: .venv/.installed  ## measure against PyTorch Geometric in one run: docs/benchmarks.md and .json
-	$(BIN)/python -m benchmarks
+bench: .venv/.installed  ## measure against peers and floors: docs/benchmarks.md and .json (ROOM=model_store: only that)
+	$(BIN)/python -m benchmarks $(ROOM)
 
 clean:  ## remove the environment and everything generated
 	rm -rf .venv var build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks import graphs
 from benchmarks.contest import Timing, summarised
+from benchmarks.memory import status
 from sgformer import Graph
 
 GRAPHS: dict[str, Callable[[], Graph]] = {
@@ -70,19 +71,14 @@ def _serve(graph_name: str, run_name: str) -> None:
     run = getattr(Pair(GRAPHS[graph_name]()), run_name)()
     for number, _ in enumerate(sys.stdin):
         if number == 0:
-            before = _status("VmRSS")
+            before = status("VmRSS")
             Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
             run()
-            print(_status("VmHWM") - before, flush=True)
+            print(status("VmHWM") - before, flush=True)
         else:
             start = time.perf_counter()
             run()
             print(time.perf_counter() - start, flush=True)
-
-
-def _status(field: str) -> int:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
-    return int(line.split()[1]) * 1024
 
 
 if __name__ == "__main__":

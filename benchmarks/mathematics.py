@@ -1,4 +1,4 @@
-"""What we claim, each with the contest that measures it and the bar that it must clear."""
+"""What we claim of the mathematics, each with the contest that measures it and the bar that it must clear."""
 
 from __future__ import annotations
 
@@ -9,21 +9,12 @@ from itertools import cycle
 import numpy as np
 
 from benchmarks import graphs
-from benchmarks.contest import Timing, contest
+from benchmarks.contest import contest
 from benchmarks.peer import Pair
-from benchmarks.turns import GRAPHS, Contestant, contestants, take_turns
+from benchmarks.result import Result, at_most, faster, smaller
+from benchmarks.turns import GRAPHS, contestants, take_turns
 from sgformer import Graph, InferenceModel, ModelConfig, NewNodes, SGFormer, Summary, extend, summarize
 from sgformer.evaluation import full_logits
-
-
-@dataclass(frozen=True)
-class Result:
-    claim: str
-    ours: str
-    against: str
-    ratio: float
-    bar: str
-    met: bool
 
 
 def against_pyg() -> list[Result]:
@@ -37,13 +28,13 @@ def against_pyg() -> list[Result]:
         with contestants(name, "their_forward", "our_forward", "paper_forward") as (theirs, ours, paper):
             times = take_turns({"theirs": theirs, "ours": ours, "paper": paper}, rounds=15)
             claim = f"full forward, PyG's weights (largest difference {difference:.0e}), {label}"
-            results.append(_faster(claim, times["ours"], times["theirs"], 5))
-            results.append(_faster("full forward, the paper's model of the same sizes", times["paper"], times["theirs"], 5))
-            results.append(_smaller("peak memory of a full forward", ours, theirs, 0.5))
+            results.append(faster(claim, times["ours"], times["theirs"], 5))
+            results.append(faster("full forward, the paper's model of the same sizes", times["paper"], times["theirs"], 5))
+            results.append(smaller("peak memory of a full forward", ours.peak_bytes, theirs.peak_bytes, 0.5))
         with contestants(name, "their_step", "our_step") as (theirs, ours):
             times = take_turns({"theirs": theirs, "ours": ours}, rounds=15)
-            results.append(_faster(f"training step, {label}", times["ours"], times["theirs"], 4))
-            results.append(_smaller("peak memory of a training step", ours, theirs, None))
+            results.append(faster(f"training step, {label}", times["ours"], times["theirs"], 4))
+            results.append(smaller("peak memory of a training step", ours.peak_bytes, theirs.peak_bytes, None))
     return results
 
 
@@ -54,10 +45,10 @@ def flat_in_the_graph() -> list[Result]:
         small, large = (_served(graphs.uniform(n, 5 * n, 64), layers) for n in (10_000, 1_000_000))
         times = contest({"small": small.ask(), "large": large.ask()}, rounds=1_000, warmups=50)
         claim = f"exact new node, degree 10, {layers} layers: N = 1,000,000 against N = 10,000"
-        results.append(_at_most(claim, times["large"], times["small"], 1.3))
+        results.append(at_most(claim, times["large"], times["small"], 1.3))
         forward = contest({"full": large.full_forward}, rounds=3, warmups=1)["full"]
         claim = f"exact new node against a full forward, {layers} layers, N = 1,000,000"
-        results.append(_faster(claim, times["large"], forward, None))
+        results.append(faster(claim, times["large"], forward, None))
     return results
 
 
@@ -71,8 +62,8 @@ def hubs_cost_nothing_extra() -> list[Result]:
     claim = f"exact new node, degree 10, 2 layers: one neighbour a hub of {most:,} edges, against ordinary neighbours"
     deeper = "the same hub with 3 layers: one pass over its neighbours"
     return [
-        _at_most(claim, times["hub"], times["ordinary"], 1.5),
-        _at_most(deeper, times["deep"], times["ordinary"], None),
+        at_most(claim, times["hub"], times["ordinary"], 1.5),
+        at_most(deeper, times["deep"], times["ordinary"], None),
     ]
 
 
@@ -119,19 +110,3 @@ class _Served:
 def _served(graph: Graph, layers: int) -> _Served:
     model = SGFormer(ModelConfig(in_features=graph.num_features, out_features=10, layers=layers)).eval()
     return _Served(graph, summarize(model.config, model.weights(), graph), model.inference(), model)
-
-
-def _faster(claim: str, ours: Timing, theirs: Timing, bar: float | None) -> Result:
-    ratio = theirs.median / ours.median
-    return Result(claim, str(ours), str(theirs), ratio, f">= {bar:g}x" if bar else "", not bar or ratio >= bar)
-
-
-def _at_most(claim: str, ours: Timing, floor: Timing, bar: float | None) -> Result:
-    ratio = ours.median / floor.median
-    return Result(claim, str(ours), str(floor), ratio, f"<= {bar:g}x" if bar else "", not bar or ratio <= bar)
-
-
-def _smaller(claim: str, ours: Contestant, theirs: Contestant, bar: float | None) -> Result:
-    ratio = ours.peak_bytes / theirs.peak_bytes
-    sizes = (f"{contestant.peak_bytes / 1e6:.0f} MB" for contestant in (ours, theirs))
-    return Result(claim, *sizes, ratio, f"<= {bar:g}x" if bar else "", not bar or ratio <= bar)
