@@ -33,9 +33,8 @@ ABOUT = {
     "sgformer": f"""PyG is PyTorch Geometric's `SGFormer` with the same sizes (hidden {HIDDEN}, {LAYERS} GCN layers, 1 head,
 {CLASSES} classes) and the same weights, in a process of its own. Peak memory is what a run adds to a process that already
 holds the graph and the model.""",
-    "model_store": """Private memory is anonymous memory (RssAnon): pages of mapped files, which the kernel can write back and
-drop at any time, are not in it. Private pages (smaps) are those that no other process shares, mapped files
-included.""",
+    "model_store": """Private memory is anonymous memory (RssAnon): pages of mapped files, which the kernel can write back
+and drop at any time, are not in it. Private pages (smaps) are those that no other process shares, mapped files included.""",
 }
 
 
