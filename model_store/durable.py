@@ -22,6 +22,14 @@ def write_durably(path: Path, content: bytes) -> None:
     sync(path.parent)
 
 
+def make_folder(path: Path) -> None:
+    """Makes a folder with its parents, each of them durably."""
+    if not path.exists():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
+
+
 def sync(path: Path) -> None:
     """Flushes one file, or the entries of one folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)

@@ -9,6 +9,7 @@ class_names                           optional: texts
 from __future__ import annotations
 
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,14 +53,14 @@ def read_graph_file(path: Path) -> GraphFile:
 def read_arrays(path: Path, names: set[str]) -> dict[str, NDArray[Any]]:
     """Those of the named arrays that the file has."""
     try:
-        file = np.load(path, allow_pickle=False)
-        if isinstance(file, np.ndarray):
-            raise DataError(f"{path.name} holds a single array, expected an npz file with named ones")
-        with file:
+        with path.open("rb") as stream:  # opened here, since numpy leaves a file open that it cannot read
+            file = np.load(stream, allow_pickle=False)
+            if isinstance(file, np.ndarray):
+                raise DataError(f"{path.name} holds a single array, expected an npz file with named ones")
             return {name: file[name] for name in file.files if name in names}
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
         raise DataError(f"{path.name} is not an npz file of plain arrays: {error}") from error
 
 
@@ -70,9 +71,11 @@ def _features(path: Path, arrays: dict[str, NDArray[Any]]) -> Any:
     if "x" in arrays or len(sparse) != len(_SPARSE):
         found = ", ".join([*(["x"] if "x" in arrays else []), *sparse]) or "neither"
         raise DataError(f"{path.name} needs x, or all of {', '.join(_SPARSE)}; it has {found}")
-    shape = arrays["x_shape"]
-    if shape.shape != (2,) or len(arrays["x_indptr"]) != shape[0] + 1:
-        raise DataError(f"{path.name}: x_shape is {shape.tolist()} for {len(arrays['x_indptr']) - 1} rows of x_indptr")
+    shape, indptr = arrays["x_shape"], arrays["x_indptr"]
+    if shape.shape != (2,) or shape.dtype.kind not in "iu" or not 0 < shape[1] <= np.iinfo(np.int32).max:
+        raise DataError(f"{path.name}: x_shape is {shape.tolist()}, expected the numbers of rows and columns")
+    if indptr.ndim != 1 or len(indptr) != shape[0] + 1:
+        raise DataError(f"{path.name}: x_shape says {shape[0]} rows, x_indptr has shape {indptr.shape}")
     return SparseRows(arrays["x_indptr"], arrays["x_indices"], arrays["x_data"], int(shape[1]))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Action = Literal["activate", "rollback"]
 
@@ -28,7 +28,8 @@ class History:
 
     @classmethod
     def read(cls, text: str, current: int | None) -> History:
-        events = tuple(Event(**json.loads(line)) for line in text.splitlines() if line)
+        """Raises ValueError for a text that is no log."""
+        events = tuple(_event(line) for line in text.splitlines() if line)
         if events and events[-1].version != current:
             events = events[:-1]
         return cls(events)
@@ -52,3 +53,16 @@ class History:
                 while stack and stack[-1] != event.version:
                     stack.pop()
         return [version for version in dict.fromkeys(reversed(stack)) if version != live]
+
+
+def _event(line: str) -> Event:
+    content = json.loads(line)
+    if not isinstance(content, dict) or set(content) != {"action", "version", "at"}:
+        raise ValueError("a line is no event")
+    if (
+        content["action"] not in get_args(Action)
+        or type(content["version"]) is not int
+        or not isinstance(content["at"], str)
+    ):
+        raise ValueError(f"no such event: {ascii(content)[:80]}")
+    return Event(**content)

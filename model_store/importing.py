@@ -11,7 +11,7 @@ from model_store.errors import DataError, SnapshotError
 from model_store.graph_file import read_graph_file
 from model_store.tensors import read_tensors
 from model_store.writer import Contents
-from sgformer import SGFormer, WeightsError, from_authors_large, from_authors_medium, from_pyg
+from sgformer import SGFormer, SgformerError, from_authors_large, from_authors_medium, from_pyg
 
 LAYOUTS: dict[str, Callable[..., SGFormer]] = {
     "pyg": from_pyg,
@@ -39,7 +39,7 @@ def imported(layout: str, weights: Path, graph: Path, switches: Mapping[str, str
     file = read_graph_file(graph)
     try:
         model = build(read_tensors(weights.parent, weights.name), **_parsed(build, switches))
-    except (WeightsError, SnapshotError, FileNotFoundError) as error:
+    except (SgformerError, SnapshotError, OSError) as error:
         raise DataError(f"{weights.name} as {layout}: {error}") from error
     config = model.config
     if config.in_features != file.graph.num_features:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sgformer import ModelConfig
+from sgformer import ModelConfig, NodeStates
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -74,6 +77,14 @@ def state_names(config: ModelConfig) -> list[str]:
     return ["inputs", *layers, *(f"aggregate_{number}" for number in range(1, config.layers))]
 
 
+def states_from(config: ModelConfig, arrays: Mapping[str, NDArray[Any]]) -> NodeStates:
+    """The arrays of `state_names`, put together."""
+    first = arrays["inputs"] if config.gnn_input == "shared" else arrays["layer_0"]
+    layers = (arrays[f"layer_{number}"] for number in range(1, config.layers + 1))
+    aggregates = (arrays[f"aggregate_{number}"] for number in range(1, config.layers))
+    return NodeStates(arrays["inputs"], (first, *layers), tuple(aggregates))
+
+
 def state_file(name: str) -> str:
     return f"states/{name}.npy"
 
@@ -90,4 +101,4 @@ def is_node_id_type(name: Any) -> bool:
     """Whole numbers, or UTF-8 of one width up to 256 bytes."""
     if name == "<i8":
         return True
-    return isinstance(name, str) and name.startswith("|S") and name[2:].isdigit() and 0 < int(name[2:]) <= 256
+    return isinstance(name, str) and re.fullmatch(r"\|S[1-9][0-9]{0,2}", name) is not None and int(name[2:]) <= 256

@@ -23,6 +23,7 @@ from model_store.layout import (
 from model_store.names import checked_model
 from sgformer import ConfigError, ModelConfig
 
+MAX_PROBE_TOLERANCE = 0.1
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -48,7 +49,7 @@ class Manifest:
     states_error: Mapping[str, float]
     """Largest errors of embeddings and logits that rounding the states to half precision made; zero for float32."""
     probe_tolerance: float
-    """How far an engine's answers may be from the probes', as a share of the largest one (at least 1)."""
+    """How far an engine's answers may be from the probes', as a share of the largest one."""
     onnx: Mapping[str, Any] | None
     libraries: Mapping[str, str]
     files: Mapping[str, FileEntry]
@@ -94,11 +95,15 @@ class Manifest:
         if content.get("format") != FORMAT:
             raise SnapshotError(MANIFEST, f"format is {content.get('format')!r}, this version reads format {FORMAT}")
         stated = content.pop("snapshot", None)
-        _check_types(content)
-        manifest = cls._from_content(content)
-        if stated != manifest.snapshot:
+        try:
+            # First of all, so that only a forger can reach what is checked below.
+            found = hashlib.sha256(_canonical(content)).hexdigest()
+        except ValueError as error:  # a number beyond all floats, half a surrogate pair
+            raise SnapshotError(MANIFEST, f"is not JSON that could be written again: {error}") from error
+        if stated != found:
             raise SnapshotError(MANIFEST, "its snapshot hash is not that of its content: it was changed after publishing")
-        return manifest
+        _check_types(content)
+        return cls._from_content(content)
 
     @classmethod
     def _from_content(cls, content: dict[str, Any]) -> Manifest:
@@ -107,8 +112,10 @@ class Manifest:
         try:
             config = ModelConfig.from_dict(content["config"])
             model = checked_model(content["model"])
-        except (ConfigError, InvalidName) as error:
+        except (ConfigError, InvalidName, OverflowError) as error:
             raise SnapshotError(MANIFEST, str(error)) from error
+        if config.layers > len(content["files"]):  # before their names are made up
+            raise SnapshotError(MANIFEST, f"lists {len(content['files'])} files, too few for {config.layers} layers")
         files = {name: FileEntry(entry["size"], entry["sha256"]) for name, entry in content["files"].items()}
         _check_names(set(files), config, sizes)
         _check_classes(content["classes"], config)
@@ -171,7 +178,7 @@ def _check_types(content: dict[str, Any]) -> None:
     if missing := sorted(_TYPES.keys() - content.keys()):
         raise SnapshotError(MANIFEST, f"lacks {', '.join(missing)}")
     if unknown := sorted(content.keys() - _TYPES.keys()):
-        raise SnapshotError(MANIFEST, f"has unknown {', '.join(unknown)}")
+        raise SnapshotError(MANIFEST, f"has unknown keys: {_listed(unknown)}")
     for name, kind in _TYPES.items():
         if not isinstance(content[name], kind) or isinstance(content[name], bool):
             raise SnapshotError(MANIFEST, f"{name} is {type(content[name]).__name__}, which it cannot be")
@@ -179,11 +186,21 @@ def _check_types(content: dict[str, Any]) -> None:
         raise SnapshotError(MANIFEST, f"{content['nodes']} nodes and {content['edges']} edges are no graph")
     if content["node_ids"] is not None and not is_node_id_type(content["node_ids"]):
         raise SnapshotError(MANIFEST, f"node ids of type {content['node_ids']!r}, expected <i8 or |S1 to |S256")
-    states = content["states"]
-    if set(states) != {"dtype", "error"} or states["dtype"] not in STATE_TYPES or not isinstance(states["error"], dict):
-        raise SnapshotError(MANIFEST, f"states are {states!r}, expected a dtype ({' or '.join(STATE_TYPES)}) and its error")
+    if not 0 < content["probe_tolerance"] <= MAX_PROBE_TOLERANCE:
+        raise SnapshotError(
+            MANIFEST, f"probe_tolerance is {content['probe_tolerance']}, at most {MAX_PROBE_TOLERANCE} is a check"
+        )
+    _check_states(content["states"])
     for name, entry in content["files"].items():
         _check_entry(name, entry)
+
+
+def _check_states(states: dict[str, Any]) -> None:
+    good = set(states) == {"dtype", "error"} and isinstance(states["dtype"], str) and states["dtype"] in STATE_TYPES
+    if not good or not isinstance(states["error"], dict) or set(states["error"]) != {"embeddings", "logits"}:
+        raise SnapshotError(MANIFEST, f"states are {states!r}, expected a dtype ({' or '.join(STATE_TYPES)}) and its error")
+    if not all(isinstance(error, float) for error in states["error"].values()):
+        raise SnapshotError(MANIFEST, f"the error of the states is {states['error']!r}, expected numbers")
 
 
 def _check_entry(name: str, entry: Any) -> None:
@@ -199,9 +216,9 @@ def _check_names(names: set[str], config: ModelConfig, sizes: Sizes) -> None:
     """Only names that the format knows: so no name can lead out of the folder."""
     required = required_files(config, sizes)
     if missing := sorted(required - names):
-        raise SnapshotError(MANIFEST, f"does not list {', '.join(missing)}")
+        raise SnapshotError(MANIFEST, f"does not list {_listed(missing)}")
     if unknown := sorted(names - required - OPTIONAL_FILES):
-        raise SnapshotError(MANIFEST, f"lists unknown files: {', '.join(map(repr, unknown))}")
+        raise SnapshotError(MANIFEST, f"lists unknown files: {_listed(unknown)}")
 
 
 def _check_classes(classes: list[Any] | None, config: ModelConfig) -> None:
@@ -211,6 +228,11 @@ def _check_classes(classes: list[Any] | None, config: ModelConfig) -> None:
         raise SnapshotError(MANIFEST, "a class name is not a text")
     if len(classes) != config.out_features:
         raise SnapshotError(MANIFEST, f"{len(classes)} class names for {config.out_features} outputs")
+
+
+def _listed(names: list[str]) -> str:
+    """Not more of them than a message should hold, and nothing in them that a terminal would act on."""
+    return ", ".join(map(ascii, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _canonical(content: Any) -> bytes:

@@ -25,5 +25,9 @@ def checked_version(version: int | str) -> int:
     return int(version)
 
 
+def is_model(name: str) -> bool:
+    return _MODEL.fullmatch(name) is not None
+
+
 def is_version(name: str) -> bool:
     return _VERSION.fullmatch(name) is not None

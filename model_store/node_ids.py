@@ -66,7 +66,7 @@ class NodeIds:
             return one
         if not isinstance(one, str):
             raise UnknownNodeError(f"node {one!r} is not in the graph, whose ids are texts")
-        encoded = one.encode()
+        encoded = _encoded(one)
         # numpy would cut a longer text to the width of the ids, and could then find it.
         if len(encoded) > self._ids.dtype.itemsize or encoded.endswith(b"\0"):
             raise UnknownNodeError(f"node {one!r} is not in the graph")
@@ -74,6 +74,10 @@ class NodeIds:
 
 
 def _as_array(ids: Any) -> NDArray[Any]:
+    if isinstance(ids, list | tuple) and len({type(one) for one in ids}) > 1:
+        raise DataError(
+            "node_ids are of several types, expected all whole numbers or all texts"
+        )  # numpy would make texts of all
     array = np.asarray(ids)
     if array.ndim != 1:
         raise DataError(f"node_ids have {array.ndim} dimension(s), expected one id per node")
@@ -83,11 +87,24 @@ def _as_array(ids: Any) -> NDArray[Any]:
         return array.astype("<i8")
     if array.dtype.kind not in "UT":
         raise DataError(f"node_ids hold {array.dtype}, expected whole numbers or texts")
-    texts = [str(text).encode() for text in array]
+    texts = [_encoded(str(text)) for text in (ids if isinstance(ids, list | tuple) else array)]
     for row, text in enumerate(texts):
-        if not text or len(text) > MAX_ID_BYTES or b"\0" in text:
+        if not text or len(text) > MAX_ID_BYTES or b"\0" in text or not _is_utf8(text):
             raise DataError(f"node_ids: row {row} has {text[:40]!r}, expected 1 to {MAX_ID_BYTES} bytes without NUL")
     return np.array(texts, dtype=f"S{max(map(len, texts), default=1)}")
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _encoded(text: str) -> bytes:
+    """UTF-8; half a surrogate pair, which JSON can carry, becomes bytes that no id has."""
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _shown(one: Any) -> int | str:

@@ -1,6 +1,7 @@
 """Makes the probes of a snapshot: a full-graph forward for every one of them, over the graph with the new nodes added.
 
-Nothing is held in memory that is as large as the graph: the augmented features and all states are scratch files.
+The augmented features and all states are scratch files; what is held in memory is one copy of the edges. The last step, from
+states and sums to answers, is torch's `RequestHead` and not the numpy code that the probes are there to check.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from model_store import npy
 from model_store.layout import ArraySpec
 from model_store.probes import KNOWN, Probe, Probes
-from sgformer import Answers, Graph, InferenceModel, ModelConfig, NewNodes, SparseRows, Summary, summarize
+from model_store.request_head import RequestHead, sum_feeds
+from sgformer import Answers, Graph, ModelConfig, NewNodes, SparseRows, Summary, summarize
 from sgformer.features import FeatureRows
 
 KNOWN_NODES = 16
@@ -28,12 +31,11 @@ def full_forward_probes(
     config: ModelConfig, weights: Mapping[str, NDArray[Any]], graph: Graph, summary: Summary, scratch: Path
 ) -> Probes:
     """`summary` is the full-graph forward without new nodes, in float32. Scratch files come and go below `scratch`."""
-    model = InferenceModel(config, weights)
     nodes = _known_nodes(graph)
-    probes = [Probe(KNOWN, nodes, model.known(summary.states, summary.sums, nodes))]
+    probes = [Probe(KNOWN, nodes, _answers_of(config, weights, summary, nodes))]
     for name, new in _questions(graph).items():
         with tempfile.TemporaryDirectory(dir=scratch) as folder:
-            answers = _answers(config, weights, graph, new, Path(folder))
+            answers = _new_answers(config, weights, graph, new, Path(folder))
         probes.append(Probe(name, new, answers))
     return Probes(tuple(probes))
 
@@ -74,14 +76,26 @@ def _questions(graph: Graph) -> dict[str, NewNodes]:
     }
 
 
-def _answers(config: ModelConfig, weights: Mapping[str, NDArray[Any]], graph: Graph, new: NewNodes, folder: Path) -> Answers:
+def _new_answers(
+    config: ModelConfig, weights: Mapping[str, NDArray[Any]], graph: Graph, new: NewNodes, folder: Path
+) -> Answers:
     def allocate(name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
         return npy.create(folder / f"{name}.npy", ArraySpec(shape, dtype.str))
 
     augmented = _augmented(graph, new, folder)
     summary = summarize(config, weights, augmented, allocate=allocate)
     rows = np.arange(graph.num_nodes, augmented.num_nodes)
-    return InferenceModel(config, weights).known(summary.states, summary.sums, rows)
+    return _answers_of(config, weights, summary, rows)
+
+
+def _answers_of(
+    config: ModelConfig, weights: Mapping[str, NDArray[Any]], summary: Summary, rows: NDArray[np.int64]
+) -> Answers:
+    inputs, outputs = (np.asarray(array[rows]) for array in (summary.states.inputs, summary.states.layers[-1]))
+    arrays = (inputs, outputs, np.zeros(len(rows), dtype=np.float32), *sum_feeds(summary.sums).values())
+    with torch.inference_mode():
+        embeddings, logits = RequestHead(config, weights)(*map(torch.from_numpy, arrays))
+    return Answers(embeddings.numpy(), logits.numpy())
 
 
 def _augmented(graph: Graph, new: NewNodes, folder: Path) -> Graph:

@@ -20,7 +20,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sgformer import AttentionSums, ModelConfig
+from model_store.errors import ProbeError
+from model_store.probes import Probes
+from sgformer import Answers, AttentionSums, ModelConfig, Summary
 from sgformer.inference import NORM_EPSILON, ROW_EPSILON
 
 OPSET = 20
@@ -124,21 +126,35 @@ def export_request_head(config: ModelConfig, weights: Mapping[str, NDArray[Any]]
     program.save(str(path), external_data=False)
 
 
-def describe(path: Path) -> dict[str, Any]:
-    """What the manifest says of `model.onnx`, and on which provider it was run when it was made."""
-    ran = False
-    if find_spec("onnxruntime"):
-        import onnxruntime
+def describe(path: Path, summary: Summary, probes: Probes) -> dict[str, Any]:
+    """What the manifest says of `model.onnx`, once it has answered the known-node probe on ONNX Runtime.
 
-        onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        ran = True
+    Raises:
+        ProbeError: ONNX Runtime answers something else.
+    """
+    checked = ["CPUExecutionProvider"] if find_spec("onnxruntime") else []
+    if checked:
+        _check_on_runtime(path, checked, summary, probes)
     return {
         "opset": OPSET,
         "inputs": [*ROW_INPUTS, *SUM_INPUTS],
         "outputs": list(OUTPUTS),
-        "loaded_on": ["CPUExecutionProvider"] if ran else [],
+        "checked_on": checked,
         "note": "Rows are float32, sums float64: providers without float64 products leave those to the CPU.",
     }
+
+
+def _check_on_runtime(path: Path, providers: list[str], summary: Summary, probes: Probes) -> None:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=providers)
+    known = probes.probes[0]
+    rows = {"inputs": summary.states.inputs[known.question], "graph_states": summary.states.layers[-1][known.question]}
+    rows["added"] = np.zeros(len(known.question), dtype=np.float32)
+    embeddings, logits = session.run(list(OUTPUTS), rows | sum_feeds(summary.sums))
+    error = probes.error(known, Answers(embeddings, logits))
+    if not error <= 1e-5:
+        raise ProbeError(f"{path.name} answers differently on ONNX Runtime, by {error:.1e}")
 
 
 def sum_feeds(sums: AttentionSums) -> dict[str, NDArray[np.float64]]:

@@ -11,24 +11,27 @@ from numpy.typing import NDArray
 
 from model_store import npy
 from model_store.errors import StoreError
-from model_store.layout import ArraySpec, state_file, state_names
+from model_store.layout import ArraySpec, state_file, state_names, states_from
 from sgformer import InferenceModel, ModelConfig, NodeStates, Summary
 
 MEASURED_ROWS = 4096
 CHUNK_ROWS = 65_536
 
 
+def check_finite(config: ModelConfig, states: NodeStates) -> None:
+    """A model can overflow on some row of its own graph: better known now than when somebody asks for that node."""
+    for name, array in _named(config, states).items():
+        for start in range(0, len(array), CHUNK_ROWS):
+            bad = ~np.isfinite(array[start : start + CHUNK_ROWS]).all(axis=1)
+            if bad.any():
+                raise StoreError(f"{name} of node {start + int(bad.argmax())} is NaN or infinite: the model overflows there")
+
+
 def rounded_states(folder: Path, config: ModelConfig, states: NodeStates, specs: Mapping[str, ArraySpec]) -> NodeStates:
     """The states, rounded to the type of `specs` and written to their files."""
-    shared = config.gnn_input == "shared"
-    layers = {f"layer_{number}": array for number, array in enumerate(states.layers) if number or not shared}
-    aggregates = {f"aggregate_{number}": array for number, array in enumerate(states.aggregates, start=1)}
-    sources = {"inputs": states.inputs, **layers, **aggregates}
-    arrays = {name: _rounded(folder, name, sources[name], specs[state_file(name)]) for name in state_names(config)}
-    first = (arrays["inputs"],) if shared else ()
-    return NodeStates(
-        arrays["inputs"], (*first, *(arrays[name] for name in layers)), tuple(arrays[name] for name in aggregates)
-    )
+    sources = _named(config, states)
+    arrays = {name: _rounded(folder, name, source, specs[state_file(name)]) for name, source in sources.items()}
+    return states_from(config, arrays)
 
 
 def rounding_error(
@@ -45,6 +48,14 @@ def rounding_error(
         "embeddings": float(np.abs(exact.embeddings - rounded.embeddings).max()),
         "logits": float(np.abs(exact.logits - rounded.logits).max()),
     }
+
+
+def _named(config: ModelConfig, states: NodeStates) -> dict[str, NDArray[Any]]:
+    """The inverse of `states_from`."""
+    layers = {f"layer_{number}": array for number, array in enumerate(states.layers)}
+    aggregates = {f"aggregate_{number}": array for number, array in enumerate(states.aggregates, start=1)}
+    arrays = {"inputs": states.inputs, **layers, **aggregates}
+    return {name: arrays[name] for name in state_names(config)}
 
 
 def _rounded(folder: Path, name: str, source: NDArray[Any], spec: ArraySpec) -> NDArray[Any]:

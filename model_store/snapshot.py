@@ -30,9 +30,11 @@ from model_store.layout import (
     array_specs,
     state_file,
     state_names,
+    states_from,
 )
 from model_store.locks import SharedLock
 from model_store.manifest import Manifest
+from model_store.names import is_version
 from model_store.node_ids import NodeIds
 from model_store.probes import Probes
 from model_store.structure import check_structure
@@ -45,12 +47,12 @@ from sgformer import (
     ExtendedAnswers,
     InferenceModel,
     NewNodes,
-    NodeStates,
     SgformerError,
     extend,
 )
 from sgformer.extension import Mode
 
+FOLDERS = ("graph", "states")
 Verify = Literal["full", "sizes"]
 
 
@@ -69,7 +71,7 @@ class Snapshot:
         self.weights = read_tensors(folder, WEIGHTS)
         with _blaming(WEIGHTS):
             self.model = InferenceModel(config, self.weights)
-        self.states = self._node_states()
+        self.states = states_from(config, {name: self._arrays[state_file(name)] for name in state_names(config)})
         self.sums: AttentionSums = read_sums(folder, config, manifest.sizes, self.weights)
         self.adjacency = Adjacency(self._arrays[INDPTR], self._arrays[INDICES])
         self.node_ids = self._node_ids()
@@ -93,7 +95,7 @@ class Snapshot:
         lock = _locked(folder)
         try:
             with _readable():
-                manifest = Manifest.from_json(_manifest_text(folder))
+                manifest = Manifest.from_json(lock.read(MAX_MANIFEST_BYTES + 1))
                 _check_files(folder, manifest)
                 if verify == "full":
                     _check_digests(folder, manifest)
@@ -125,6 +127,10 @@ class Snapshot:
         """Answers for nodes that the graph does not have."""
         return extend(self.model, self.states, self.sums, self.adjacency, new, mode, max_recompute)
 
+    def replay(self) -> dict[str, float]:
+        """Its own answers to its probes: by name, how far they are from the full-graph forward's. Raises ProbeError."""
+        return self.probes.replay(self, self.manifest.probe_tolerance)
+
     def close(self) -> None:
         """Gives up the hold against pruning. Arrays that somebody still refers to stay readable."""
         self._lock.release()
@@ -136,14 +142,6 @@ class Snapshot:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _node_states(self) -> NodeStates:
-        config = self.manifest.config
-        arrays = {name: self._arrays[state_file(name)] for name in state_names(config)}
-        layers = [arrays[f"layer_{number}"] for number in range(config.layers + 1) if f"layer_{number}" in arrays]
-        first = [] if "layer_0" in arrays else [arrays["inputs"]]
-        aggregates = tuple(arrays[f"aggregate_{number}"] for number in range(1, config.layers))
-        return NodeStates(arrays["inputs"], (*first, *layers), aggregates)
-
     def _node_ids(self) -> NodeIds | None:
         return NodeIds(self._arrays[NODE_IDS], self._arrays[NODE_ORDER]) if NODE_IDS in self._arrays else None
 
@@ -154,14 +152,18 @@ def _locked(folder: Path) -> SharedLock:
     try:
         if stat.S_ISLNK(folder.lstat().st_mode):
             raise SnapshotError(folder.name, "is a symbolic link, expected a folder")
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        # Not blocking: a pipe in place of the manifest would keep us waiting for its other end.
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         if folder.exists():
             raise SnapshotError(MANIFEST, "is missing") from None
-        raise UnknownVersion(f"there is no version {folder.name} of {folder.parent.name}") from None
+        raise UnknownVersion(f"there is no version {folder.name} of {folder.parent.name}{_others(folder)}") from None
     except OSError as error:
         raise SnapshotError(MANIFEST, f"cannot be opened: {error.strerror}") from error
     opened, lock = os.fstat(handle), SharedLock(handle)
+    if not stat.S_ISREG(opened.st_mode):
+        lock.release()
+        raise SnapshotError(MANIFEST, "is not an ordinary file")
     try:
         there = path.stat()
     except FileNotFoundError:
@@ -172,9 +174,21 @@ def _locked(folder: Path) -> SharedLock:
     return lock
 
 
-def _manifest_text(folder: Path) -> bytes:
-    with (folder / MANIFEST).open("rb") as file:
-        return file.read(MAX_MANIFEST_BYTES + 1)
+def _others(folder: Path) -> str:
+    there = (
+        sorted(int(path.name) for path in folder.parent.iterdir() if is_version(path.name)) if folder.parent.is_dir() else []
+    )
+    return f" (there: {', '.join(map(str, there)) or 'none'})"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest alone: its own hash checked, its files not."""
+    lock = _locked(folder)
+    try:
+        with _readable():
+            return Manifest.from_json(lock.read(MAX_MANIFEST_BYTES + 1))
+    finally:
+        lock.release()
 
 
 def _mapped(folder: Path, manifest: Manifest) -> dict[str, NDArray[Any]]:
@@ -195,11 +209,13 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
 
 
 def _entries(folder: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Every file below the folder with its size; anything that is neither file nor folder is refused."""
+    """Every file below the folder with its size; what is neither a file nor one of the two folders is refused."""
     with os.scandir(folder) as entries:
         for entry in entries:
             name, status = prefix + entry.name, entry.stat(follow_symlinks=False)
             if stat.S_ISDIR(status.st_mode):
+                if name not in FOLDERS:
+                    raise SnapshotError(name, "is a folder that the format does not know")
                 yield from _entries(Path(entry.path), f"{name}/")
             elif stat.S_ISREG(status.st_mode):
                 yield name, status.st_size

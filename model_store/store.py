@@ -9,28 +9,31 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model_store import durable
-from model_store.errors import NothingToRollBackTo, ProbeError, SnapshotError, UnknownModel, UnknownVersion
+from model_store.errors import NothingToRollBackTo, SnapshotError, StoreError, UnknownModel, UnknownVersion
 from model_store.history import Action, Event, History
 from model_store.layout import MANIFEST
 from model_store.locks import exclusive, exclusive_unless_held
 from model_store.manifest import Manifest
-from model_store.names import checked_model, checked_version, is_version
-from model_store.snapshot import Snapshot, Verify
+from model_store.names import checked_model, checked_version, is_model, is_version
+from model_store.snapshot import Snapshot, Verify, read_manifest
 
 if TYPE_CHECKING:
     from model_store.writer import Contents
 
 CURRENT, HISTORY, LOCK = "CURRENT", "HISTORY", ".lock"
+MAX_TEXT_BYTES = 64 * 2**20
 PUBLISHING, REMOVING = ".publishing-", ".removing-"
 
 
@@ -41,18 +44,20 @@ class Store:
         self.root = Path(root)
 
     def models(self) -> list[str]:
+        """Names under which something is published."""
         if not self.root.is_dir():
             return []
-        return sorted(path.name for path in self.root.iterdir() if path.is_dir() and not path.name.startswith("."))
+        folders = [path for path in self.root.iterdir() if is_model(path.name) and _is_real_folder(path)]
+        return sorted(path.name for path in folders if ModelVersions(path).versions())
 
     def model(self, name: str) -> ModelVersions:
         """The versions of one model.
 
         Raises:
-            UnknownModel: nothing was ever published under this name.
+            UnknownModel: nothing is published under this name.
         """
         folder = self.root / checked_model(name)
-        if folder.is_symlink() or not folder.is_dir():
+        if not _is_real_folder(folder) or not ModelVersions(folder).versions():
             known = ", ".join(self.models()) or "none"
             raise UnknownModel(f"there is no model {name} in this store (there: {known})")
         return ModelVersions(folder)
@@ -63,7 +68,9 @@ class Store:
         The version appears all at once, complete and flushed to the disk, or not at all.
         """
         folder = self.root / checked_model(name)
-        folder.mkdir(parents=True, exist_ok=True)
+        durable.make_folder(folder)
+        if folder.is_symlink():
+            raise UnknownModel(f"{name} is a symbolic link, which could lead out of the store")
         versions = ModelVersions(folder)
         version = versions.publish(contents, **options)
         if activate:
@@ -88,32 +95,41 @@ class ModelVersions:
         self.name = folder.name
 
     def versions(self) -> list[int]:
-        return sorted(int(path.name) for path in self.folder.iterdir() if is_version(path.name))
+        return sorted(int(path.name) for path in self.folder.iterdir() if is_version(path.name) and _is_real_folder(path))
 
     def live(self) -> int | None:
-        try:
-            text = (self.folder / CURRENT).read_text()
-        except FileNotFoundError:
+        """The live version's number.
+
+        Raises:
+            SnapshotError: CURRENT is damaged. Activating any version mends it.
+        """
+        text = _text(self.folder / CURRENT)
+        if text is None:
             return None
         if not is_version(text.strip()):
-            raise SnapshotError(CURRENT, f"holds {text[:20]!r}, expected the number of a version")
+            raise SnapshotError(CURRENT, f"holds {text[:20]!r}, expected the number of a version; activating one mends it")
         return int(text)
 
     def history(self) -> History:
-        """What was live, in order; the last event is the present state."""
-        path = self.folder / HISTORY
+        """What was live, in order; the last event is the present state.
+
+        Raises:
+            SnapshotError: HISTORY or CURRENT is damaged. Activating any version mends both, and sets the old HISTORY aside.
+        """
+        live = self.live()
+        while True:
+            text = _text(self.folder / HISTORY)
+            if (now := self.live()) == live:
+                break
+            live = now  # another version went live between our two readings
         try:
-            return History.read(path.read_text() if path.exists() else "", self.live())
-        except (ValueError, TypeError) as error:
+            return History.read(text or "", live)
+        except (ValueError, RecursionError) as error:
             raise SnapshotError(HISTORY, f"cannot be read: {error}") from error
 
     def manifest(self, version: int | str) -> Manifest:
         """The manifest alone, its own hash checked, its files not."""
-        number = checked_version(version)
-        try:
-            return Manifest.from_json((self.folder / str(number) / MANIFEST).read_bytes())
-        except FileNotFoundError:
-            raise self._unknown(number) from None
+        return self._own(read_manifest(self.folder / str(checked_version(version))))
 
     def open(self, version: int | str | None = None, verify: Verify = "full") -> Snapshot:
         """Opens a version, by default the live one.
@@ -123,11 +139,11 @@ class ModelVersions:
             SnapshotError: it must not be served, and why.
         """
         if version is not None:
-            return Snapshot.open(self.folder / str(checked_version(version)), verify)
+            return self._opened(checked_version(version), verify)
         while True:
             live = self._live_or_fail()
             try:
-                return Snapshot.open(self.folder / str(live), verify)
+                return self._opened(live, verify)
             except UnknownVersion:
                 # Between our two steps another version may have gone live, and this one been pruned.
                 if self.live() == live:
@@ -136,7 +152,7 @@ class ModelVersions:
     def verify(self, version: int | str | None = None) -> dict[str, float]:
         """Every check of opening, then the probes: by name, how far each answer is from the full-graph forward's."""
         with self.open(version) as snapshot:
-            return snapshot.probes.replay(snapshot, snapshot.manifest.probe_tolerance)
+            return snapshot.replay()
 
     def publish(self, contents: Contents, **options: Any) -> int:
         from model_store.writer import write_snapshot  # needs torch, which readers do without
@@ -145,7 +161,8 @@ class ModelVersions:
             write_snapshot(staging, self.name, contents, **options)
             durable.sync_tree(staging)
             with exclusive(self.folder / LOCK):
-                version = max([0, *self.versions(), self.live() or 0]) + 1
+                taken = [int(path.name) for path in self.folder.iterdir() if is_version(path.name)]
+                version = checked_version(max(taken, default=0) + 1)
                 staging.rename(self.folder / str(version))
                 durable.sync(self.folder)
         return version
@@ -153,12 +170,12 @@ class ModelVersions:
     def activate(self, version: int | str) -> None:
         """Verifies a version, replays its probes, and makes it the live one."""
         number = checked_version(version)
-        if number not in self.versions():
-            raise self._unknown(number)
-        self.verify(number)
-        with exclusive(self.folder / LOCK):
-            if self.live() != number:
-                self._make_live("activate", number)
+        with self.open(number) as snapshot:  # held until it is live: nobody can prune it meanwhile
+            snapshot.replay()
+            with exclusive(self.folder / LOCK):
+                self._mend()
+                if self.live() != number:
+                    self._make_live("activate", number)
 
     def rollback(self) -> int:
         """Makes the version live that was live before this one and is still there; returns its number.
@@ -178,7 +195,7 @@ class ModelVersions:
                     continue
                 try:
                     self.verify(earlier)
-                except (SnapshotError, ProbeError) as error:
+                except StoreError as error:
                     reasons.append(f"{earlier} is damaged ({error})")
                     continue
                 self._make_live("rollback", earlier)
@@ -196,7 +213,8 @@ class ModelVersions:
         with exclusive(self.folder / LOCK):
             leftovers = sum(_remove_leftover(path) for path in self._leftovers())
             versions, live = self.versions(), self.live()
-            kept = {*versions[-keep:], live, *self.history().earlier(live)[:1]}
+            way_back = [version for version in self.history().earlier(live) if version in versions]
+            kept = {*versions[-keep:], live, *way_back[:1]}
             old = [version for version in versions if version not in kept]
             removed = [version for version in old if self._remove(version)]
         return Pruned(removed, leftovers, [version for version in old if version not in removed])
@@ -207,6 +225,7 @@ class ModelVersions:
         staging = self.folder / f"{PUBLISHING}{secrets.token_hex(6)}"
         lock = _lock_of(staging)
         with ExitStack() as held:
+            held.callback(lock.unlink, missing_ok=True)
             with exclusive(self.folder / LOCK):  # so that `prune` never meets the folder before its lock is held
                 held.enter_context(exclusive(lock))
                 staging.mkdir()
@@ -214,7 +233,6 @@ class ModelVersions:
                 yield staging
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
-                lock.unlink(missing_ok=True)
 
     def _make_live(self, action: Action, version: int) -> None:
         """The log first, then CURRENT: see `history` for a death between the two."""
@@ -222,11 +240,34 @@ class ModelVersions:
         durable.write_durably(self.folder / HISTORY, self.history().with_event(event).to_text().encode())
         durable.write_durably(self.folder / CURRENT, f"{version}\n".encode())
 
+    def _mend(self) -> None:
+        """Puts aside a CURRENT or HISTORY that cannot be read; the caller holds the lock."""
+        for name, read in ((CURRENT, self.live), (HISTORY, self.history)):
+            try:
+                read()
+            except SnapshotError:
+                (self.folder / name).replace(self.folder / f"{name}.damaged")
+
+    def _opened(self, version: int, verify: Verify) -> Snapshot:
+        snapshot = Snapshot.open(self.folder / str(version), verify)
+        try:
+            self._own(snapshot.manifest)
+        except SnapshotError:
+            snapshot.close()
+            raise
+        return snapshot
+
+    def _own(self, manifest: Manifest) -> Manifest:
+        if manifest.model != self.name:
+            raise SnapshotError(MANIFEST, f"is of model {manifest.model}, expected {self.name}")
+        return manifest
+
     def _remove(self, version: int) -> bool:
-        """Out of sight at once, then off the disk; not while a reader holds it."""
+        """Out of sight at once, then off the disk; not while a reader holds it. Without a manifest there is no reader."""
         folder = self.folder / str(version)
-        with exclusive_unless_held(folder / MANIFEST) as ours:
-            if not ours and (folder / MANIFEST).exists():
+        readable = stat.S_ISREG((folder / MANIFEST).lstat().st_mode) if os.path.lexists(folder / MANIFEST) else False
+        with exclusive_unless_held(folder / MANIFEST) if readable else nullcontext(True) as ours:
+            if not ours:
                 return False
             hidden = self.folder / f"{REMOVING}{secrets.token_hex(6)}"
             folder.rename(hidden)
@@ -234,9 +275,10 @@ class ModelVersions:
         return True
 
     def _leftovers(self) -> list[Path]:
-        """Whatever is hidden here, except the lock that the caller holds and the locks of what is listed itself."""
-        hidden = {path.with_name(path.name.removesuffix(LOCK)) for path in self.folder.glob(".*") if path.name != LOCK}
-        return sorted(hidden)
+        """What publishing, pruning and going live hide here while they work; nothing else that begins with a dot."""
+        ours = (PUBLISHING, REMOVING, f".{CURRENT}-", f".{HISTORY}-")
+        found = (path for path in self.folder.iterdir() if path.name.startswith(ours))
+        return sorted({path.with_name(path.name.removesuffix(LOCK)) for path in found})
 
     def _live_or_fail(self) -> int:
         live = self.live()
@@ -244,9 +286,20 @@ class ModelVersions:
             raise UnknownVersion(f"no version of {self.name} is live; activate one")
         return live
 
-    def _unknown(self, version: int) -> UnknownVersion:
-        there = ", ".join(map(str, self.versions())) or "none"
-        return UnknownVersion(f"there is no version {version} of {self.name} (there: {there})")
+
+def _is_real_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _text(path: Path) -> str | None:
+    """A small file's text; None where there is none."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_TEXT_BYTES).decode()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SnapshotError(path.name, f"cannot be read: {error}") from error
 
 
 def _lock_of(staging: Path) -> Path:

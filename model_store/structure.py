@@ -60,3 +60,8 @@ def _check_node_order(ids: NDArray[Any], order: NDArray[Any]) -> None:
         run = ids[order[start : start + RUN + 1]]
         if (run[1:] <= run[:-1]).any():
             raise SnapshotError(NODE_ORDER, f"does not put {NODE_IDS} in rising order, each id once")
+        if run.dtype.kind == "S":
+            try:
+                np.char.decode(run, "utf-8")
+            except UnicodeDecodeError as error:
+                raise SnapshotError(NODE_IDS, "has an id that is not UTF-8") from error

@@ -35,4 +35,5 @@ def read_tensors(folder: Path, name: str) -> Tensors:
         with safe_open(folder / name, framework="numpy") as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a mapping
     except (SafetensorError, TypeError, ValueError, KeyError, AttributeError) as error:
-        raise SnapshotError(name, f"not a safetensors file that can be read: {error}") from error
+        reason = "it holds bfloat16, convert it to float32" if "bfloat16" in str(error) else error
+        raise SnapshotError(name, f"not a safetensors file that can be read: {reason}") from error

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -36,8 +37,9 @@ from model_store.layout import (
 )
 from model_store.manifest import FileEntry, Manifest
 from model_store.node_ids import NodeIds
+from model_store.probes import Probes
 from model_store.probing import full_forward_probes
-from model_store.rounding import rounded_states, rounding_error
+from model_store.rounding import check_finite, rounded_states, rounding_error
 from model_store.snapshot import Snapshot
 from model_store.sums_file import write_sums
 from model_store.tensors import write_tensors
@@ -83,11 +85,15 @@ def write_snapshot(
         ProbeError: the written snapshot does not answer as the full-graph forward does.
         OSError: e.g. the disk is full; space is claimed before it is written to.
     """
+    if states not in PROBE_TOLERANCE:
+        raise StoreError(f"states are {states!r}, expected one of {', '.join(PROBE_TOLERANCE)}")
+    contents = _checked(contents)
     sizes = _sizes(contents, states)
     specs = array_specs(contents.config, sizes)
     scratch = folder / "scratch"
     scratch.mkdir()
     summary = _summarized(folder if states == "float32" else scratch, contents, device)
+    check_finite(contents.config, summary.states)
     stored = summary.states if states == "float32" else rounded_states(folder, contents.config, summary.states, specs)
     _write_graph(folder, contents, specs)
     weights = {name: _as_float(array) for name, array in contents.weights.items()}
@@ -96,7 +102,8 @@ def write_snapshot(
     probes = full_forward_probes(contents.config, weights, contents.graph, summary, scratch)
     write_tensors(folder / PROBES, probes.to_tensors())
     if contents.report is not None:
-        (folder / REPORT).write_text(contents.report)
+        (folder / REPORT).write_text(contents.report, encoding="utf-8")
+    about_onnx = _exported(folder, contents.config, weights, summary, probes) if onnx else None
     error = rounding_error(contents.config, weights, summary, stored)
     del summary, stored
     shutil.rmtree(scratch)
@@ -111,7 +118,7 @@ def write_snapshot(
         scores=contents.scores,
         states_error=error,
         probe_tolerance=PROBE_TOLERANCE[states],
-        onnx=_exported(folder, contents.config, weights) if onnx else None,
+        onnx=about_onnx,
         libraries=_libraries(),
         files=_entries(folder, contents, sizes, onnx),
     )
@@ -133,7 +140,8 @@ def _summarized(folder: Path, contents: Contents, device: str) -> Summary:
     def allocate(name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
         return npy.create(folder / state_file(name), ArraySpec(shape, dtype.str))
 
-    return summarize(contents.config, contents.weights, contents.graph, device=device, allocate=allocate)
+    with np.errstate(all="ignore"):  # what overflows is named by `check_finite`, with the node
+        return summarize(contents.config, contents.weights, contents.graph, device=device, allocate=allocate)
 
 
 def _write_graph(folder: Path, contents: Contents, specs: Mapping[str, ArraySpec]) -> None:
@@ -150,11 +158,26 @@ def _as_float(array: NDArray[Any]) -> NDArray[Any]:
     return array if array.dtype == np.float64 else array.astype(np.float32, copy=False)
 
 
-def _exported(folder: Path, config: ModelConfig, weights: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+def _exported(
+    folder: Path, config: ModelConfig, weights: Mapping[str, NDArray[Any]], summary: Summary, probes: Probes
+) -> dict[str, Any]:
     from model_store.request_head import describe, export_request_head  # torch's exporter takes a second to load
 
     export_request_head(config, weights, folder / ONNX)
-    return describe(folder / ONNX)
+    return describe(folder / ONNX, summary, probes)
+
+
+def _checked(contents: Contents) -> Contents:
+    """The same, with everything that goes into the manifest as JSON would give it back; what cannot go is refused now."""
+    plain: dict[str, Any] = {}
+    for name in ("classes", "dataset", "training", "scores"):
+        try:
+            text = json.dumps(getattr(contents, name), allow_nan=False, ensure_ascii=False)
+            plain[name] = json.loads(text.encode())
+        except (TypeError, ValueError) as error:
+            raise StoreError(f"{name} cannot be written as JSON: {error}") from error
+    plain["classes"] = None if plain["classes"] is None else tuple(plain["classes"])
+    return replace(contents, **plain)
 
 
 def _entries(folder: Path, contents: Contents, sizes: Sizes, onnx: bool) -> dict[str, FileEntry]:
@@ -176,7 +199,7 @@ def _libraries() -> dict[str, str]:
 def _check(folder: Path, manifest: Manifest) -> None:
     with Snapshot.open(folder, verify="sizes") as snapshot:
         try:
-            snapshot.probes.replay(snapshot, manifest.probe_tolerance)
+            snapshot.replay()
         except ProbeError as error:
             if manifest.sizes.states == "float16":
                 raise ProbeError(f"{error}; half-precision states lose too much here, publish with float32") from error

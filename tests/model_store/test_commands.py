@@ -34,7 +34,7 @@ def test_a_round_through_all_commands(versions: ModelVersions, capsys: pytest.Ca
     assert ["live" in line for line in out.splitlines()[1:]] == [True, False]
     assert run(capsys, *store, "activate", 2)[:2] == (0, "demo 2 is live (before: 1)\n")
     assert run(capsys, "rollback", *store, "--json")[1] == '{"live": 1, "before": 2}\n'
-    assert "demo 2: every file as published; probes off by known 0e+00" in run(capsys, *store, "verify", "--all")[1]
+    assert "demo 2: every file as published; probes off by known " in run(capsys, *store, "verify", "--all")[1]
     shown = run(capsys, *store, "show")[1]
     assert "demo 1 (live)" in shown
     assert "rollback 1" in shown
@@ -64,7 +64,15 @@ def test_exit_codes_say_what_kind_of_failure_it_was(versions: ModelVersions, cap
     assert usage.value.code == 2
     assert "'0' is not a whole number of at least 1" in capsys.readouterr().err
     (versions.folder / "2" / "weights.safetensors").write_bytes(b"")
-    code, _, err = run(capsys, *store, "--json", "verify", 2)
+    code, out, _ = run(capsys, *store, "--json", "verify", "--all")
+    assert code == 4
+    first, second = json.loads(out)
+    assert set(first) == {"version", "probes"}
+    assert second["error"].startswith("weights.safetensors: is 0 bytes long")
+    assert "demo 2: NOT FIT TO SERVE: weights.safetensors" in run(capsys, *store, "verify", "2")[1]
+    assert run(capsys, *store, "verify", "--all", "2")[0] == 2
+    assert run(capsys, *store, "verify", "")[0] == 2
+    code, _, err = run(capsys, *store, "--json", "activate", 2)
     assert code == 4
     assert json.loads(err)["error"].startswith("weights.safetensors: is 0 bytes long")
 
@@ -74,6 +82,25 @@ def test_a_damaged_version_is_listed_as_such(versions: ModelVersions, capsys: py
     code, out, _ = run(capsys, "--store", versions.folder.parent, "list")
     assert code == 0
     assert "damaged: manifest.json: format is None" in out
+    (versions.folder / "CURRENT").write_text("garbage")
+    code, out, _ = run(capsys, "--store", versions.folder.parent, "list")
+    assert (code, len(out.splitlines())) == (0, 3)
+    assert run(capsys, "--store", versions.folder.parent, "show")[0] == 4
+    assert run(capsys, "--store", versions.folder.parent, "activate", 1)[:2] == (0, "demo 1 is live (before: none)\n")
+
+
+def test_a_reader_that_leaves_early_is_no_error(versions: ModelVersions) -> None:
+    command = f"{sys.executable} -m model_store --store {versions.folder.parent} list | true; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)  # noqa: S607
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_missing_extra_is_named(
+    versions: ModelVersions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "model_store.request_head", None)
+    code, _, err = run(capsys, "--store", versions.folder.parent, "export-onnx")
+    assert (code, err) == (1, "sgf-models: this needs model_store.request_head: pip install 'sgformer-serving[train]'\n")
 
 
 def test_an_empty_store_tells_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

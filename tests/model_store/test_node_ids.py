@@ -20,7 +20,7 @@ def test_every_id_finds_its_row(ids: list[Any]) -> None:
     assert names.names(range(len(ids))) == ids
 
 
-@pytest.mark.parametrize("unknown", ["aa", "", "b", "a\0", 1, True, 2**70, "a" * 300])
+@pytest.mark.parametrize("unknown", ["aa", "", "b", "a\0", "\ud800", 1, True, 2**70, "a" * 300])
 def test_an_unknown_text_is_named(unknown: Any) -> None:
     with pytest.raises(UnknownNodeError, match="is not in the graph"):
         NodeIds.build(["a", "c"]).rows(["a", unknown])
@@ -41,6 +41,10 @@ def test_an_unknown_number_is_named(unknown: Any) -> None:
         (["a" * 257], "row 0 has"),
         ([[1, 2]], "have 2 dimension"),
         ([1.5], "hold float64"),
+        ([1, "a"], "are of several types"),
+        (["a", float("nan")], "are of several types"),
+        (["a", "b\0"], "row 1 has"),
+        (["\ud800"], "row 0 has"),
         (np.array([2**63], dtype=np.uint64), "does not fit 64-bit integers"),
     ],
 )

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from model_store import Store
+from model_store import ProbeError, Store, request_head
 from model_store.request_head import RequestHead, export_request_head, sum_feeds
 from sgformer import InferenceModel, summarize
 from tests.model_store.samples import NODES, small_contents
@@ -55,9 +55,17 @@ def test_a_published_snapshot_has_it_and_says_so(store: Store) -> None:
         assert snapshot.onnx_path is not None
         assert snapshot.manifest.onnx is not None
         assert snapshot.manifest.onnx["opset"] == 20
-        assert snapshot.manifest.onnx["loaded_on"] == ["CPUExecutionProvider"]
+        assert snapshot.manifest.onnx["checked_on"] == ["CPUExecutionProvider"]
         session = onnxruntime.InferenceSession(snapshot.onnx_path, providers=["CPUExecutionProvider"])
         assert [one.name for one in session.get_inputs()] == snapshot.manifest.onnx["inputs"]
+
+
+def test_an_export_that_answers_something_else_is_not_published(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents, right = small_contents(2), request_head.export_request_head
+    nothing = {name: array * 0 for name, array in contents.weights.items()}
+    monkeypatch.setattr(request_head, "export_request_head", lambda config, _, path: right(config, nothing, path))
+    with pytest.raises(ProbeError, match=r"model.onnx answers differently on ONNX Runtime, by"):
+        store.publish("demo", contents)
 
 
 def test_exporting_says_nothing(tmp_path: Path) -> None:

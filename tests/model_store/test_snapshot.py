@@ -115,7 +115,7 @@ def test_states_that_half_precision_cannot_hold_are_refused(store: Store) -> Non
     contents.weights["graph_layers.1.norm.bias"][:] = 1e6
     with pytest.raises(StoreError, match=r"layer_2 has numbers that half precision cannot hold; publish with float32"):
         store.publish("demo", contents, onnx=False, states="float16")
-    assert store.model("demo").versions() == []
+    assert store.models() == []
 
 
 def test_nodes_are_found_by_their_own_ids(store: Store) -> None:
@@ -179,8 +179,85 @@ def test_a_snapshot_that_cannot_answer_is_not_published(store: Store, monkeypatc
     monkeypatch.setattr(writer, "summarize", wrong)
     with pytest.raises(ProbeError, match="answers differ from the full-graph forward"):
         store.publish("demo", contents, onnx=False)
-    assert store.model("demo").versions() == []
-    assert [path.name for path in store.model("demo").folder.iterdir()] == [".lock"]
+    assert store.models() == []
+    assert [path.name for path in (store.root / "demo").iterdir()] == [".lock"]
+
+
+def test_attention_that_is_wrong_everywhere_is_noticed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The expected answers come from another implementation than the one that they check."""
+    contents, right = small_contents(8), InferenceModel.answer
+    monkeypatch.setattr(InferenceModel, "answer", lambda self, z, attended, gcn: right(self, z, attended * 0 + 7, gcn))
+    with pytest.raises(ProbeError, match="known by"):
+        store.publish("demo", contents, onnx=False)
+
+
+def test_small_answers_are_held_to_small_errors(store: Store) -> None:
+    """An engine that says nothing must fail, however small the right answers are."""
+    contents = small_contents(8)
+    contents.weights["output.weight"][:] *= 1e-3
+    contents.weights["output.bias"][:] = 0
+    store.publish("demo", contents, onnx=False, states="float16", activate=True)
+    with store.model("demo").open() as snapshot:
+        logits = snapshot.known(np.arange(NODES)).logits
+        assert np.abs(logits).max() < 0.02
+        probe = snapshot.probes.probes[0]
+        nothing = type(probe.answers)(probe.answers.embeddings, probe.answers.logits * 0)
+        assert snapshot.probes.error(probe, nothing) > snapshot.manifest.probe_tolerance
+
+
+def test_a_model_that_overflows_on_a_node_is_not_published(store: Store) -> None:
+    graph = small_graph(9)
+    np.asarray(graph.features)[17] = 1e38
+    contents = small_contents(9, graph, config={"input_layer_norm": False})
+    contents.weights["input.weight"][:] = 10
+    with pytest.raises(StoreError, match="inputs of node 17 is NaN or infinite: the model overflows there"):
+        store.publish("demo", contents, onnx=False)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        ({"scores": {"auc": float("nan")}}, "scores cannot be written as JSON"),
+        ({"scores": {"auc": np.float32(1)}}, "scores cannot be written as JSON"),
+        ({"dataset": {"path": Path()}}, "dataset cannot be written as JSON"),
+        ({"classes": ("a", "b", "\ud800")}, "classes cannot be written as JSON"),
+    ],
+)
+def test_metadata_that_is_no_json_is_refused_at_once(store: Store, metadata: dict[str, Any], reason: str) -> None:
+    with pytest.raises(StoreError, match=reason):
+        store.publish("demo", small_contents(0, **metadata), onnx=False)
+    with pytest.raises(StoreError, match="states are 'float8', expected one of float32, float16"):
+        store.publish("demo", small_contents(0), states="float8")
+
+
+def test_metadata_comes_back_as_json_has_it(store: Store) -> None:
+    contents = small_contents(0, scores={"per_class": {2: 0.5, 10: 0.6}}, classes=("eins", "zwei", "drei <&>"))
+    store.publish("demo", contents, onnx=False)
+    manifest = store.model("demo").manifest(1)
+    assert manifest.scores == {"per_class": {"2": 0.5, "10": 0.6}}
+    assert manifest.classes == ("eins", "zwei", "drei <&>")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"layers": 1},
+        {"gnn_input": "features", "layers": 3},
+        {"heads": 3, "combine": "cat"},
+        {"feature_transform": "standard", "task": "multilabel"},
+        {"feature_transform": "row", "task": "regression", "gnn_residual": True},
+    ],
+)
+@pytest.mark.parametrize("states", ["float32", "float16"])
+def test_every_kind_of_model_is_published(store: Store, settings: dict[str, Any], states: Any) -> None:
+    store.publish("demo", small_contents(2, config=settings), onnx=False, states=states, activate=True)
+
+
+@pytest.mark.parametrize("edges", [[[], []], [[0], [1]]])
+@pytest.mark.parametrize("dtype", ["<f8", ">f4", "<f4"])
+def test_the_smallest_graphs_are_published(store: Store, edges: Any, dtype: str) -> None:
+    graph = Graph.build(np.ones((2, FEATURES), dtype=dtype), np.array(edges, dtype=np.int64))
+    store.publish("demo", small_contents(2, graph), onnx=False, activate=True)
 
 
 def test_wrong_numbers_of_ids_and_classes_are_refused(store: Store) -> None:

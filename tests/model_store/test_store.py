@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
-from model_store import ModelVersions, NothingToRollBackTo, SnapshotError, Store, UnknownModel, UnknownVersion
+from model_store import ModelVersions, NothingToRollBackTo, Snapshot, SnapshotError, Store, UnknownModel, UnknownVersion
 from tests.model_store.samples import publish
 
 
@@ -100,12 +101,83 @@ def test_damage_to_current_and_history_is_named(versions: ModelVersions) -> None
     (versions.folder / "HISTORY").write_text("{")
     with pytest.raises(SnapshotError, match="HISTORY: cannot be read"):
         versions.history()
+    with pytest.raises(SnapshotError, match="HISTORY: cannot be read"):
+        versions.prune(1)
     (versions.folder / "CURRENT").write_text("../2")
     with pytest.raises(SnapshotError, match=r"CURRENT: holds '../2', expected the number of a version"):
         versions.open()
     (versions.folder / "CURRENT").write_text("9\n")
     with pytest.raises(SnapshotError, match="CURRENT: names version 9, which is not there"):
         versions.open()
+
+
+@pytest.mark.parametrize("current", [b"", b"garbage", b"\xff", b"999999999999"])
+@pytest.mark.parametrize(
+    "history",
+    [
+        b"{",
+        b"[" * 100_000,
+        b'{"action": "activate", "version": [1], "at": ""}',
+        b'{"action": "dance", "version": 1, "at": ""}',
+        b"1",
+    ],
+)
+def test_activating_mends_what_was_damaged(versions: ModelVersions, current: bytes, history: bytes) -> None:
+    (versions.folder / "CURRENT").write_bytes(current)
+    (versions.folder / "HISTORY").write_bytes(history)
+    for use in (versions.live, versions.history, versions.open, versions.rollback):
+        with pytest.raises(SnapshotError):
+            use()
+    versions.activate(2)
+    assert versions.live() == 2
+    assert [event.version for event in versions.history().events] == [2]
+    assert (versions.folder / "CURRENT.damaged").read_bytes() == current
+    assert (versions.folder / "HISTORY.damaged").read_bytes() == history
+
+
+def test_publishing_does_not_need_to_know_what_is_live(versions: ModelVersions) -> None:
+    (versions.folder / "CURRENT").write_bytes(b"garbage")
+    assert publish(Store(versions.folder.parent)) == 3
+
+
+def test_a_version_of_another_model_is_refused(versions: ModelVersions) -> None:
+    other = versions.folder.with_name("other")
+    shutil.copytree(versions.folder / "2", other / "7")
+    for use in (ModelVersions(other).activate, ModelVersions(other).manifest, ModelVersions(other).open):
+        with pytest.raises(SnapshotError, match=r"manifest.json: is of model demo, expected other"):
+            use(7)
+    assert ModelVersions(other).prune(keep=1).in_use == []
+
+
+def test_odd_things_among_the_versions_stop_nobody(store: Store) -> None:
+    versions = four_versions(store)
+    versions.activate(4)
+    (versions.folder / "1" / "manifest.json").unlink()
+    (versions.folder / "1" / "manifest.json").symlink_to("/etc/passwd")
+    (versions.folder / "2" / "manifest.json").unlink()
+    (versions.folder / "2" / "manifest.json").mkdir()
+    (versions.folder / "5").touch()
+    (versions.folder / "6").symlink_to(versions.folder / "4")
+    assert versions.versions() == [1, 2, 3, 4]
+    assert versions.prune(keep=1).removed == [1, 2, 3]
+    assert Path("/etc/passwd").exists()
+    assert publish(store, 7) == 7
+
+
+def test_history_read_while_a_version_goes_live_is_never_short(
+    versions: ModelVersions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([1, 2, 2])
+
+    def live(_self: ModelVersions) -> int:
+        now = next(answers)
+        if now == 1:
+            log = versions.folder / "HISTORY"
+            log.write_text(log.read_text() + json.dumps({"action": "activate", "version": 2, "at": "now"}) + "\n")
+        return now
+
+    monkeypatch.setattr(ModelVersions, "live", live)
+    assert [event.version for event in versions.history().events] == [1, 2]
 
 
 def test_pruning_keeps_the_newest_the_live_and_the_one_to_go_back_to(store: Store) -> None:
@@ -119,6 +191,29 @@ def test_pruning_keeps_the_newest_the_live_and_the_one_to_go_back_to(store: Stor
     assert versions.rollback() == 2
     with pytest.raises(ValueError, match="expected at least 1"):
         versions.prune(keep=0)
+
+
+def test_pruning_keeps_a_way_back_even_where_versions_are_gone(store: Store) -> None:
+    versions = four_versions(store)
+    for version in (1, 2, 3):
+        versions.activate(version)
+    (versions.folder / "2").rename(versions.folder.parent / "gone")
+    versions.prune(keep=1)
+    assert versions.rollback() == 1
+
+
+def test_a_version_cannot_be_pruned_while_it_goes_live(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = four_versions(store)
+    versions.activate(1)
+    replay = Snapshot.replay
+
+    def slow(snapshot: Snapshot) -> dict[str, float]:
+        assert versions.prune(keep=1).in_use == [2]
+        return replay(snapshot)
+
+    monkeypatch.setattr(Snapshot, "replay", slow)
+    versions.activate(2)
+    versions.open().close()
 
 
 def test_a_version_that_is_read_is_not_pruned(store: Store) -> None:
@@ -152,18 +247,23 @@ def test_pruning_removes_what_the_dead_left_and_nothing_of_the_living(versions: 
     (versions.folder / ".publishing-early.lock").touch()
     (versions.folder / ".removing-dead").mkdir()
     (versions.folder / ".CURRENT-dead").touch()
+    (versions.folder / ".git").mkdir()
+    (versions.folder / ".nfs0001").touch()
     with versions._staging() as staging:
         assert versions.prune(keep=2).leftovers == 4
         assert staging.is_dir()
         hidden = {path.name for path in versions.folder.glob(".*")}
-        assert hidden == {".lock", staging.name, f"{staging.name}.lock"}
-    assert {path.name for path in versions.folder.glob(".*")} == {".lock"}
+        assert hidden == {".lock", ".git", ".nfs0001", staging.name, f"{staging.name}.lock"}
+    assert {path.name for path in versions.folder.glob(".*")} == {".lock", ".git", ".nfs0001"}
 
 
 def test_stray_files_are_no_versions_and_no_models(versions: ModelVersions) -> None:
     (versions.folder / "notes").mkdir()
     (versions.folder / "007").mkdir()
     (versions.folder.parent / ".cache").mkdir()
+    (versions.folder.parent / "lost+found").mkdir()
+    (versions.folder.parent / "empty").mkdir()
+    (versions.folder.parent / "link").symlink_to(versions.folder)
     (versions.folder.parent / "readme").touch()
     assert versions.versions() == [1, 2]
     assert Store(versions.folder.parent).models() == ["demo"]
