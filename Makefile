@@ -14,7 +14,7 @@ help:  ## this list
 	@touch $@
 
 run: .venv/.installed  ## train the demo model, print its score and the answer for a new node
-	$(BIN)/python -m training --dataset digits
+	$(BIN)/python -m training --recipe digits --activate
 
 test: check  ## lint, type-check, run every test
 	$(BIN)/pytest -n 2 --dist loadgroup

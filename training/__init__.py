@@ -1,1 +1,5 @@
-"""Data to trained model to snapshot. Imports sgformer and model_store, never service."""
+"""Data -> trained model -> snapshot. Imports sgformer and model_store."""
+
+from training.publishing import publish, refresh
+
+__all__ = ["publish", "refresh"]

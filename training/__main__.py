@@ -1,106 +1,112 @@
-"""`sgf-train`: train a model, evaluate it, and show what it says about a node that it has never seen."""
+"""sgf-train: from data to a model in the store.
+
+    sgf-train --recipe cora --activate                  a published data set with its recipe
+    sgf-train --data graph.npz --hidden 128             your own graph (or a folder with nodes.csv and edges.csv)
+    sgf-train refresh --data graph.npz --activate       the live model's weights over a graph that has grown, no training
+    sgf-train table medium --seeds 5                    the paper's table, side by side
+
+exit codes: 0 done · 1 refused or failed · 2 wrong usage · 130 stopped by a signal (go on with --resume)
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from pathlib import Path
+from typing import get_args
 
-from tqdm import tqdm
+from model_store import StoreError
+from sgformer import ConfigError, SgformerError
+from sgformer.config import FeatureTransform, GnnInput, Task
+from training import commands, tables
+from training.datasets import DATASETS
+from training.settings import recipe_names
 
-from sgformer import ModelConfig, SgformerError
-from training import digits
-from training.demo import Proof, prove
-from training.digits import Drawing
-from training.labelled import LabelledGraph
-from training.loop import Epoch, TrainedModel, TrainingConfig, train
+SETTINGS: dict[str, tuple[str, type, str]] = {
+    "hidden": ("--hidden", int, "size of the node embeddings"),
+    "heads": ("--heads", int, "attention heads"),
+    "layers": ("--layers", int, "GCN layers"),
+    "alpha": ("--alpha", float, "share of the graph branch, in [0, 1)"),
+    "attention_dropout": ("--dropout", float, "dropout of the attention branch"),
+    "gnn_dropout": ("--gnn-dropout", float, "dropout of the graph branch"),
+    "learning_rate": ("--lr", float, "learning rate"),
+    "weight_decay": ("--weight-decay", float, "of the attention branch"),
+    "gnn_weight_decay": ("--gnn-weight-decay", float, "of the graph branch"),
+    "epochs": ("--epochs", int, "passes over the graph"),
+    "patience": ("--patience", int, "stop after so many epochs without a better validation score"),
+    "batch_nodes": ("--batch-nodes", int, "nodes per mini-batch (random partition); default: the full graph"),
+    "seed": ("--seed", int, "the same seed gives the same model"),
+}
+"""Settings that a recipe may give and a flag may change."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = {"refresh": refresh_parser, "table": tables.parser}.get(given[0] if given else "")
+    options = parser().parse_args(given[1:]) if parser else train_parser().parse_args(given)
     try:
-        run(options)
-    except SgformerError as error:
+        code: int = options.command(options)
+    except (SgformerError, StoreError, OSError) as error:
         print(f"sgf-train: {error}", file=sys.stderr)
-        return 2
-    return 0
+        return 2 if isinstance(error, ConfigError) else 1
+    return code
 
 
-def parser() -> argparse.ArgumentParser:
-    defaults = TrainingConfig()
-    parser = argparse.ArgumentParser(
-        prog="sgf-train", description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+def train_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("sgf-train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--dataset", metavar="NAME", help=f"one of {', '.join(DATASETS)} (default digits)")
+    source.add_argument("--data", type=Path, metavar="PATH", help="your own graph.npz, or folder of CSV or parquet files")
+    parser.add_argument(
+        "--recipe", metavar="NAME", help=f"settings that were chosen for a data set: {', '.join(recipe_names())}"
     )
-    parser.add_argument("--dataset", choices=["digits"], default="digits", help="which data to train on")
-    parser.add_argument("--hidden", type=int, default=64, metavar="D", help="size of the node embeddings")
-    parser.add_argument("--heads", type=int, default=1, metavar="H", help="attention heads")
-    parser.add_argument("--layers", type=int, default=2, metavar="L", help="GCN layers")
-    parser.add_argument("--alpha", type=float, default=0.5, metavar="A", help="share of the graph branch, in [0, 1)")
-    parser.add_argument("--epochs", type=int, default=100, help="passes over the graph")
-    parser.add_argument("--lr", type=float, default=defaults.learning_rate, help="learning rate")
-    parser.add_argument("--seed", type=int, default=defaults.seed, help="the same seed gives the same model")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and no progress")
+    for name, (flag, kind, about) in SETTINGS.items():
+        parser.add_argument(flag, dest=name, type=kind, help=about)
+    parser.add_argument("--gnn-input", dest="gnn_input", choices=get_args(GnnInput), help="what the GCN reads")
+    parser.add_argument(
+        "--features", dest="feature_transform", choices=get_args(FeatureTransform), help="how features are normalised"
+    )
+    parser.add_argument("--split", type=int, default=0, metavar="K", help="which of the stored splits")
+    about = "where data has no split: train/validation/test, default 0.5/0.25/0.25"
+    parser.add_argument("--shares", type=_shares, default=(0.5, 0.25), metavar="T/V/T", help=about)
+    parser.add_argument("--task", choices=get_args(Task), help="told from the labels unless given")
+    parser.add_argument("--resume", action="store_true", help="go on where a stopped or killed run was")
+    parser.add_argument("--checkpoint-every", type=float, default=30.0, metavar="SECONDS", help="how often a run is kept")
+    parser.add_argument("--tune", type=int, metavar="N", help="search N settings by validation, then train with the best")
+    parser.add_argument("--no-publish", action="store_true", help="train and score only")
+    parser.add_argument("--states", choices=["float32", "float16"], default="float32", help="float16 halves the disk space")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    _add_store(parser)
+    parser.set_defaults(command=commands.train_model, settings=[*SETTINGS, "gnn_input", "feature_transform"])
     return parser
 
 
-def run(options: argparse.Namespace) -> None:
-    training = TrainingConfig(epochs=options.epochs, learning_rate=options.lr, seed=options.seed)
-    data, drawing = digits.load(options.seed)
-    config = ModelConfig(
-        in_features=data.graph.num_features,
-        out_features=len(data.class_names),
-        hidden=options.hidden,
-        heads=options.heads,
-        layers=options.layers,
-        alpha=options.alpha,
-        attention_dropout=0.2,
-        gnn_dropout=0.2,
-    )
-    start = time.perf_counter()
-    # disable=None: a bar for a person at a terminal, silence in a log file.
-    with tqdm(total=options.epochs, desc=options.dataset, unit="epoch", disable=options.json or None) as bar:
-
-        def show(epoch: Epoch) -> None:
-            bar.set_postfix(loss=f"{epoch.loss:.3f}", validation=f"{epoch.validation_accuracy:.1%}", refresh=False)
-            bar.update()
-
-        trained = train(config, data, training, show)
-    seconds = time.perf_counter() - start
-    proof = prove(trained.model, data, drawing)
-    if options.json:
-        print(json.dumps(as_dictionary(data, trained, seconds, drawing, proof)))
-    else:
-        print(as_text(data, trained, seconds, drawing, proof))
+def refresh_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("sgf-train refresh", description="The same weights over new data, without training.")
+    parser.add_argument("--data", type=Path, required=True, metavar="PATH", help="the new graph.npz, or folder")
+    parser.add_argument("--from", dest="source", type=int, metavar="VERSION", help="whose weights (default: the live one)")
+    _add_store(parser)
+    parser.set_defaults(command=commands.refresh_model)
+    return parser
 
 
-def as_dictionary(
-    data: LabelledGraph, trained: TrainedModel, seconds: float, drawing: Drawing, proof: Proof
-) -> dict[str, object]:
-    return {
-        "nodes": data.graph.num_nodes,
-        "edges": data.graph.num_edges,
-        "best_epoch": asdict(trained.best),
-        "test_accuracy": trained.test_accuracy,
-        "seconds": seconds,
-        "new_node": asdict(proof) | {"truth": drawing.label},
-    }
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--store", type=Path, default=Path(os.environ.get("SGF_STORE") or "var/models"), help="SGF_STORE")
+    parser.add_argument("--model", default=os.environ.get("SGF_MODEL") or None, help="name in the store (SGF_MODEL)")
+    parser.add_argument("--activate", action="store_true", help="make the new version live")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and no progress")
 
 
-def as_text(data: LabelledGraph, trained: TrainedModel, seconds: float, drawing: Drawing, proof: Proof) -> str:
-    return f"""
-{data.graph.num_nodes:,} digits, {data.graph.num_edges:,} edges, trained in {seconds:.1f} s
-test accuracy {trained.test_accuracy:.1%} (best epoch {trained.best.number} by validation)
-
-A digit that the graph has never seen, with {len(drawing.neighbors)} similar digits as its neighbours:
-
-{drawing}
-
-It is a {proof.label} ({proof.probability:.1%}; in truth a {drawing.label}), {proof.exactness}: \
-{proof.largest_difference:.0e} from the full-graph forward with it added,
-in {proof.seconds * 1e3:.2f} ms instead of {proof.full_forward_seconds * 1e3:.0f} ms."""
+def _shares(text: str) -> tuple[float, float]:
+    try:
+        train, validation, test = (float(part) for part in text.split("/"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected three shares, e.g. 0.5/0.25/0.25") from None
+    if min(train, validation, test) < 0 or train == 0 or validation == 0 or abs(train + validation + test - 1) > 1e-6:
+        raise argparse.ArgumentTypeError(f"{text!r}: shares must add up to 1, and some nodes must train and validate")
+    return train, validation
 
 
 if __name__ == "__main__":

@@ -2,34 +2,50 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sgformer import Graph
+from model_store import NodeIds
+from sgformer import Graph, SparseRows
+from sgformer.config import Task
 
-TRAIN, VALIDATION, TEST = 0, 1, 2
+TRAIN, VALIDATION, TEST, UNUSED = 0, 1, 2, -1
+PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 
 
 @dataclass(frozen=True)
 class LabelledGraph:
+    name: str
     graph: Graph
-    labels: NDArray[np.int64]
-    """One class per node."""
+    labels: NDArray[Any]
+    """Multi-class: (N,) classes, -1 unlabelled. Multi-label: (N, T) 0/1, NaN unlabelled. Regression: (N,) or (N, T), NaN."""
     split: NDArray[np.int8]
-    """TRAIN, VALIDATION or TEST per node."""
-    class_names: tuple[str, ...]
+    """TRAIN, VALIDATION, TEST or UNUSED per node. Unlabelled nodes are UNUSED: they take part, and are never scored."""
+    task: Task = "multiclass"
+    metric: str = "accuracy"
+    """By which the best epoch is chosen: one of `tasks.METRICS`."""
+    class_names: tuple[str, ...] | None = None
+    node_ids: NodeIds | None = None
 
     def nodes(self, part: int) -> NDArray[np.int64]:
         return np.flatnonzero(self.split == part)
 
+    @property
+    def num_outputs(self) -> int:
+        if self.task == "multiclass":
+            return len(self.class_names) if self.class_names else int(self.labels.max()) + 1
+        return 1 if self.labels.ndim == 1 else int(self.labels.shape[1])
 
-def random_split(count: int, seed: int, shares: tuple[float, float] = (0.5, 0.25)) -> NDArray[np.int8]:
-    """Shuffled nodes: the first share trains, the second validates, the rest tests."""
-    split = np.full(count, TEST, dtype=np.int8)
-    order = np.random.default_rng(seed).permutation(count)
-    first, second = (round(count * share) for share in (shares[0], shares[0] + shares[1]))
-    split[order[:first]] = TRAIN
-    split[order[first:second]] = VALIDATION
-    return split
+    def sha256(self) -> str:
+        """Of everything that training reads: the same data, however it was stored, has the same hash."""
+        features = self.graph.features
+        rows = (features.indptr, features.indices, features.values) if isinstance(features, SparseRows) else (features,)
+        digest = hashlib.sha256()
+        for array in (*rows, self.graph.adjacency.indptr, self.graph.adjacency.indices, self.labels, self.split):
+            digest.update(f"{array.dtype.str} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()

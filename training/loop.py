@@ -1,16 +1,26 @@
-"""Full-graph training: the best epoch by validation accuracy is the result."""
+"""Training: full graph or random mini-batches, scored on the full graph; the best epoch by validation is the result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
-import torch.nn.functional as F
+from numpy.typing import NDArray
 
-from sgformer import ConfigError, ModelConfig, SGFormer
+from sgformer import ConfigError, FullForward, Graph, ModelConfig, SGFormer
 from sgformer.model import GraphTensors
-from training.labelled import TEST, TRAIN, VALIDATION, LabelledGraph
+from training import tasks
+from training.batches import induced, random_partition
+from training.checkpoint import Checkpoint
+from training.labelled import PARTS, TRAIN, VALIDATION, LabelledGraph
+
+GRAPH_PARTS = ("graph_input", "graph_layers", "output")
+"""Parameters with the weight decay of the graph branch, as the authors group them; all others have the attention's."""
 
 
 @dataclass(frozen=True)
@@ -18,13 +28,20 @@ class TrainingConfig:
     epochs: int = 200
     learning_rate: float = 0.01
     weight_decay: float = 5e-4
+    """Of the attention branch and the input layer."""
+    gnn_weight_decay: float = 5e-4
+    batch_nodes: int | None = None
+    """Nodes per mini-batch; None trains on the full graph."""
+    patience: int | None = None
+    """Epochs without a better validation score after which training stops; None never stops early."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        for name in ("learning_rate", "weight_decay"):
+        for name, least in (("epochs", 1), ("seed", 0), ("batch_nodes", 2), ("patience", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} must be at least {least}, got {value}")
+        for name in ("learning_rate", "weight_decay", "gnn_weight_decay"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} must be a finite number of at least 0, got {getattr(self, name)}")
 
@@ -33,7 +50,8 @@ class TrainingConfig:
 class Epoch:
     number: int
     loss: float
-    validation_accuracy: float
+    validation: float
+    """The validation score, by the data set's metric."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +59,15 @@ class TrainedModel:
     model: SGFormer
     """In evaluation mode, with the weights of the best epoch."""
     best: Epoch
-    test_accuracy: float
+    history: tuple[Epoch, ...]
+    scores: dict[str, dict[str, float]]
+    """By part of the split, then by metric: of the best epoch, on the full graph."""
+    logits: NDArray[Any]
+    """Of every node, by the best epoch."""
+
+
+class Stopped(Exception):  # noqa: N818  # not an error: somebody asked for it
+    """Training was asked to stop; the checkpoint, if there is one, holds everything so far."""
 
 
 def train(
@@ -49,30 +75,144 @@ def train(
     data: LabelledGraph,
     training: TrainingConfig,
     on_epoch: Callable[[Epoch], None] = lambda _: None,
+    *,
+    checkpoint: Path | None = None,
+    checkpoint_seconds: float = 30.0,
+    resume: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+    start_from: dict[str, NDArray[Any]] | None = None,
 ) -> TrainedModel:
-    """Trains a classifier. The same seed gives the same weights on one machine."""
-    torch.manual_seed(training.seed)
-    model = SGFormer(config)
-    model.fit_features(data.graph)
-    inputs, labels = model.prepare(data.graph), torch.from_numpy(data.labels)
-    train_nodes, validation_nodes = (torch.from_numpy(data.nodes(part)) for part in (TRAIN, VALIDATION))
-    optimizer = torch.optim.Adam(model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay)
-    best, best_weights = Epoch(0, float("inf"), -1.0), model.weights()
-    for number in range(1, training.epochs + 1):
-        model.train()
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(inputs)[train_nodes], labels[train_nodes])
+    """Trains a model. The same seed gives the same weights on one machine, also when it was killed and resumed.
+
+    Args:
+        checkpoint: where the run is kept every `checkpoint_seconds`, at its end, and when `stop` says so (then `Stopped` is
+            raised). Whoever has made use of the result may remove it.
+        resume: go on from `checkpoint` if it is there.
+        start_from: weights to begin with, instead of random ones.
+    """
+    run = _Run(config, data, training)
+    if start_from is not None:
+        run.model.load_weights(start_from)
+    if resume and checkpoint is not None and checkpoint.exists():
+        run.restore(Checkpoint.read(checkpoint, run.identity))
+        for epoch in run.history:
+            on_epoch(epoch)
+    saved = time.monotonic()
+    while not run.finished:
+        on_epoch(run.epoch())
+        asked = stop()
+        if checkpoint is not None and (asked or time.monotonic() - saved >= checkpoint_seconds):
+            run.checkpoint().write(checkpoint)
+            saved = time.monotonic()
+        if asked:
+            raise Stopped
+    if checkpoint is not None:
+        run.checkpoint().write(checkpoint)
+    return run.result()
+
+
+class _Run:
+    def __init__(self, config: ModelConfig, data: LabelledGraph, training: TrainingConfig) -> None:
+        torch.manual_seed(training.seed)
+        self.model = SGFormer(config)
+        self.model.fit_features(data.graph)
+        self.history: list[Epoch] = []
+        self.identity = {"config": config.to_dict(), "training": asdict(training), "data": data.sha256()}
+        self._data, self._training = data, training
+        self._optimizer = _optimizer(self.model, training)
+        self._forward = FullForward(config, data.graph)
+        self._labels = torch.from_numpy(data.labels)
+        self._whole = self.model.prepare(data.graph) if training.batch_nodes is None else None
+        self._best = Epoch(0, float("inf"), tasks.worst(data.metric))
+        self._best_weights = self.model.weights()
+
+    @property
+    def finished(self) -> bool:
+        done, patience = len(self.history), self._training.patience
+        return done >= self._training.epochs or (patience is not None and done - self._best.number >= patience)
+
+    def epoch(self) -> Epoch:
+        self.model.train()
+        losses = [self._step(graph, nodes, labels) for graph, nodes, labels in self._batches()]
+        epoch = Epoch(len(self.history) + 1, float(np.mean(losses)) if losses else 0.0, self._validation())
+        self.history.append(epoch)
+        if tasks.better(self._data.metric, epoch.validation, self._best.validation):
+            self._best, self._best_weights = epoch, self.model.weights()
+        return epoch
+
+    def result(self) -> TrainedModel:
+        data = self._data
+        self.model.load_weights(self._best_weights)
+        logits = self._forward.logits(self._best_weights)
+        names = dict.fromkeys((data.metric, *tasks.OF_TASK[data.task]))
+        scores = {
+            part: {name: tasks.score(name, logits[nodes], data.labels[nodes], data.task) for name in names}
+            for part, number in PARTS.items()
+            if len(nodes := data.nodes(number))
+        }
+        return TrainedModel(self.model.eval(), self._best, tuple(self.history), scores, logits)
+
+    def checkpoint(self) -> Checkpoint:
+        state = self._optimizer.state_dict()["state"]
+        tensors = {f"model.{name}": torch.from_numpy(array) for name, array in self.model.weights().items()}
+        tensors |= {f"best.{name}": torch.from_numpy(array) for name, array in self._best_weights.items()}
+        tensors |= {f"adam.{number}.{name}": tensor for number, parts in state.items() for name, tensor in parts.items()}
+        tensors["random"] = torch.get_rng_state()
+        about = {"identity": self.identity, "history": [asdict(one) for one in self.history], "best": asdict(self._best)}
+        return Checkpoint(tensors, about)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "best": {}, "adam": {}, "random": {}}
+        for name, tensor in checkpoint.tensors.items():
+            kind, _, rest = name.partition(".")
+            parts[kind][rest] = tensor
+        self.model.load_weights({name: tensor.numpy() for name, tensor in parts["model"].items()})
+        self._best_weights = {name: tensor.numpy() for name, tensor in parts["best"].items()}
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        for name, tensor in parts["adam"].items():
+            number, _, field = name.partition(".")
+            state.setdefault(int(number), {})[field] = tensor
+        self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": state})
+        self.history = [Epoch(**one) for one in checkpoint.about["history"]]
+        self._best = Epoch(**checkpoint.about["best"])
+        torch.set_rng_state(checkpoint.tensors["random"])
+
+    def _step(self, graph: GraphTensors, nodes: torch.Tensor, labels: torch.Tensor) -> float:
+        self._optimizer.zero_grad()
+        loss = tasks.loss(self.model(graph)[nodes], labels, self._data.task)
         loss.backward()  # type: ignore[no-untyped-call]  # torch's stub
-        optimizer.step()
-        epoch = Epoch(number, loss.item(), accuracy(model, inputs, labels, validation_nodes))
-        on_epoch(epoch)
-        if epoch.validation_accuracy > best.validation_accuracy:
-            best, best_weights = epoch, model.weights()
-    model.load_weights(best_weights)
-    return TrainedModel(model.eval(), best, accuracy(model, inputs, labels, torch.from_numpy(data.nodes(TEST))))
+        self._optimizer.step()
+        return loss.item()
+
+    def _batches(self) -> Iterator[tuple[GraphTensors, torch.Tensor, torch.Tensor]]:
+        """Graph, training nodes in it, and their labels."""
+        data = self._data
+        if self._whole is not None:
+            nodes = torch.from_numpy(data.nodes(TRAIN))
+            yield self._whole, nodes, self._labels[nodes]
+            return
+        # A generator of its own for every epoch, so that a resumed run deals the same batches.
+        rng = np.random.default_rng((self._training.seed, len(self.history)))
+        for members in random_partition(data.graph.num_nodes, self._training.batch_nodes or 2, rng):
+            inside = np.flatnonzero(data.split[members] == TRAIN)
+            if len(inside):
+                part: Graph = induced(data.graph, members)
+                yield self.model.prepare(part), torch.from_numpy(inside), self._labels[members[inside]]
+
+    def _validation(self) -> float:
+        data = self._data
+        nodes = data.nodes(VALIDATION)
+        if not len(nodes):
+            raise ConfigError("the split has no validation nodes, by which the best epoch is chosen")
+        return tasks.score(data.metric, self._forward.logits(self.model.weights())[nodes], data.labels[nodes], data.task)
 
 
-def accuracy(model: SGFormer, inputs: GraphTensors, labels: torch.Tensor, nodes: torch.Tensor) -> float:
-    model.eval()
-    with torch.inference_mode():
-        return float((model(inputs)[nodes].argmax(dim=1) == labels[nodes]).float().mean())
+def _optimizer(model: SGFormer, training: TrainingConfig) -> torch.optim.Adam:
+    named = list(model.named_parameters())
+    graph = [parameter for name, parameter in named if name.startswith(GRAPH_PARTS)]
+    others = [parameter for name, parameter in named if not name.startswith(GRAPH_PARTS)]
+    groups: list[dict[str, Any]] = [
+        {"params": others, "weight_decay": training.weight_decay},
+        {"params": graph, "weight_decay": training.gnn_weight_decay},
+    ]
+    return torch.optim.Adam(groups, lr=training.learning_rate)

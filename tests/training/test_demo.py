@@ -3,33 +3,41 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from model_store import Store
 from sgformer import ModelConfig
-from training import digits
 from training.__main__ import main
-from training.labelled import TEST, TRAIN, VALIDATION, random_split
+from training.datasets import digits
+from training.labelled import TEST, TRAIN, VALIDATION
 from training.loop import TrainingConfig, train
+from training.splits import from_nodes, per_class_split, random_split, with_fewer_labels
 
 
-def test_the_demo_learns_digits_and_its_new_node_is_exact() -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "training", "--epochs", "40", "--json"], capture_output=True, text=True, check=True
-    )
+def test_the_demo_learns_digits_and_its_new_node_is_exact(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "training", "--recipe", "digits", "--epochs", "40", "--json", "--activate"]
+    result = subprocess.run([*command, "--store", str(tmp_path / "models")], capture_output=True, text=True, check=True)
     told = json.loads(result.stdout)
     assert result.stderr == ""
     assert told["nodes"] == 1796
-    assert told["test_accuracy"] > 0.95
+    assert told["scores"]["test"]["accuracy"] > 0.95
     assert told["new_node"]["exactness"] == "exact"
     assert told["new_node"]["label"] == told["new_node"]["truth"]
     assert told["new_node"]["recomputed"] == digits.NEIGHBORS
     assert told["new_node"]["largest_difference"] < 1e-5
+    with Store(tmp_path / "models").model("digits").open() as snapshot:
+        assert snapshot.manifest.scores["test_accuracy"] == told["scores"]["test"]["accuracy"]
+        assert snapshot.manifest.classes == tuple("0123456789")
+        assert snapshot.manifest.training["regime"] == "full graph"
+        assert snapshot.report_path is not None
+    assert not list((tmp_path / "training").iterdir()), "a published run needs no checkpoint"
 
 
 def test_a_person_sees_the_score_and_the_drawing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--epochs", "2", "--hidden", "8"]) == 0
+    assert main(["--epochs", "2", "--hidden", "8", "--no-publish"]) == 0
     shown = capsys.readouterr().out
     assert "test accuracy" in shown
     assert "@@" in shown
@@ -44,32 +52,51 @@ def test_a_person_sees_the_score_and_the_drawing(capsys: pytest.CaptureFixture[s
         (["--epochs", "0"], "epochs must be at least 1, got 0"),
         (["--seed", "-1"], "seed must be at least 0, got -1"),
         (["--lr", "-1"], "learning_rate must be a finite number of at least 0, got -1.0"),
+        (["--batch-nodes", "1"], "batch_nodes must be at least 2, got 1"),
+        (["--recipe", "soup"], "there is no recipe 'soup', expected one of"),
     ],
 )
 def test_a_bad_setting_is_one_line_and_exit_code_two(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments) == 2
+    assert main([*arguments, "--no-publish"]) == 2
     assert capsys.readouterr().err.startswith(f"sgf-train: {message}")
 
 
+def test_missing_data_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SGF_DATA_ROOT", str(tmp_path))
+    assert main(["--dataset", "actor", "--no-publish"]) == 1
+    assert "actor.npz is not there: set SGF_DATA_ROOT" in capsys.readouterr().err
+    assert main(["--dataset", "soup", "--no-publish"]) == 1
+    assert "there is no data set 'soup', expected one of digits, cora" in capsys.readouterr().err
+
+
 def test_the_same_seed_gives_the_same_weights() -> None:
-    data, _ = digits.load()
+    data, _ = digits.with_drawing()
     config = ModelConfig(in_features=64, out_features=10, hidden=8, attention_dropout=0.5, gnn_dropout=0.5)
     first, second = (train(config, data, TrainingConfig(epochs=3, seed=4)).model.weights() for _ in range(2))
     for name, array in first.items():
         np.testing.assert_array_equal(array, second[name])
 
 
-def test_the_drawing_is_not_in_the_graph() -> None:
-    data, drawing = digits.load()
-    features = np.asarray(data.graph.features)
-    assert not (features == drawing.pixels).all(axis=1).any()
-    assert len(set(drawing.neighbors)) == digits.NEIGHBORS
+def test_every_labelled_node_is_in_one_part() -> None:
+    labelled = np.arange(1000) % 10 != 0
+    split = random_split(labelled, seed=0)
+    assert [int((split == part).sum()) for part in (TRAIN, VALIDATION, TEST)] == [450, 225, 225]
+    assert (split[~labelled] == -1).all()
+    assert not np.array_equal(split, random_split(labelled, seed=1))
 
 
-def test_a_split_has_its_shares_and_covers_every_node() -> None:
-    split = random_split(1000, seed=1)
-    assert [int((split == part).sum()) for part in (TRAIN, VALIDATION, TEST)] == [500, 250, 250]
-    assert (split == random_split(1000, seed=1)).all()
-    assert (split != random_split(1000, seed=2)).any()
+def test_some_nodes_of_every_class_train() -> None:
+    labels = np.random.default_rng(0).integers(0, 5, 3000)
+    split = per_class_split(labels, seed=0)
+    assert np.bincount(labels[split == TRAIN]).tolist() == [20] * 5
+    assert [int((split == part).sum()) for part in (VALIDATION, TEST)] == [500, 1000]
+
+
+def test_fewer_labels_leave_validation_and_test_alone() -> None:
+    split = from_nodes(100, range(50), range(50, 75), range(75, 100))
+    fewer = with_fewer_labels(split, 0.1, seed=0)
+    assert int((fewer == TRAIN).sum()) == 5
+    assert (fewer[50:] == split[50:]).all()
+    assert set(np.flatnonzero(fewer == TRAIN)) <= set(range(50))

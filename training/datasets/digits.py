@@ -6,13 +6,15 @@ A digit that somebody draws is a new node: its pixels are the features, the most
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from sgformer import Graph
-from training.labelled import TEST, LabelledGraph, random_split
+from training.labelled import TEST, LabelledGraph
+from training.splits import random_split
 
 NEIGHBORS = 8
 CLASS_NAMES = tuple(str(digit) for digit in range(10))
@@ -32,17 +34,21 @@ class Drawing:
         return "\n".join("".join(shades[level] * 2 for level in row) for row in levels)
 
 
-def load(seed: int = 0) -> tuple[LabelledGraph, Drawing]:
+def labelled(_root: Path, _split: int, seed: int) -> LabelledGraph:
+    return with_drawing(seed)[0]
+
+
+def with_drawing(seed: int = 0) -> tuple[LabelledGraph, Drawing]:
     """The digits as a graph, except for one test digit, which is kept out as a drawing."""
     pixels, labels = load_digits(return_X_y=True)
     pixels, labels = (pixels / 16).astype(np.float32), labels.astype(np.int64)
-    split = random_split(len(pixels), seed)
+    split = random_split(np.ones(len(pixels), dtype=bool), seed)
     drawn = int(np.flatnonzero(split == TEST)[0])
     kept = np.delete(np.arange(len(pixels)), drawn)
     stored = pixels[kept]
     near = nearest(stored, stored, NEIGHBORS + 1)  # every digit is its own nearest, and loops are dropped
     edges = np.stack([np.repeat(np.arange(len(stored)), NEIGHBORS + 1), near.reshape(-1)])
-    data = LabelledGraph(Graph.build(stored, edges), labels[kept], split[kept], CLASS_NAMES)
+    data = LabelledGraph("digits", Graph.build(stored, edges), labels[kept], split[kept], class_names=CLASS_NAMES)
     drawing = pixels[drawn : drawn + 1]
     return data, Drawing(drawing[0], int(labels[drawn]), nearest(stored, drawing, NEIGHBORS)[0])
 

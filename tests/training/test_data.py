@@ -1,0 +1,250 @@
+"""Data sets from their raw files, and data that users bring."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import scipy.sparse
+from pyarrow import csv, parquet
+
+from model_store import DataError
+from sgformer import SparseRows
+from training import datasets
+from training.labelled import TEST, TRAIN, UNUSED, VALIDATION
+from training.user_data import read_user_data
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small files in the layouts of the published ones, in a folder that cannot be written to."""
+    root = tmp_path_factory.mktemp("data")
+    (root / "heterophilous" / "minesweeper" / "raw").mkdir(parents=True)
+    masks = np.zeros((10, 30), dtype=bool)
+    parts = {"train_masks": masks.copy(), "val_masks": masks.copy(), "test_masks": masks.copy()}
+    for number in range(10):
+        for part, nodes in zip(parts.values(), np.split(RNG.permutation(30), [10, 20]), strict=True):
+            part[number, nodes] = True
+    arrays = {
+        "node_features": (RNG.random((30, 40)) < 0.05).astype(np.float32),
+        "node_labels": np.arange(30) % 3,
+        "edges": RNG.integers(0, 30, size=(60, 2)),
+    }
+    for name in ("actor.npz", "squirrel_filtered.npz", "chameleon_filtered.npz", "minesweeper/raw/minesweeper.npz"):
+        np.savez(root / "heterophilous" / name, **arrays, **parts)
+    _write_deezer(root / "deezer")
+    _write_debian(root / "debian_trixie")
+    _write_planetoid(root / "planetoid" / "Cora" / "raw")
+    for path in root.rglob("*"):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    return root
+
+
+def _write_deezer(folder: Path) -> None:
+    folder.mkdir()
+    matrix, rows = (scipy.sparse.random(30, width, 0.1, "csr", random_state=0) for width in (30, 500))
+    arrays = {
+        f"{name}_{part}": np.asarray(getattr(one, part))
+        for name, one in (("adj", matrix), ("attr", rows))
+        for part in ("data", "indices", "indptr", "shape")
+    }
+    np.savez(folder / "deezer_europe_sparse.npz", labels=np.arange(30) % 2, **arrays)
+    parts = dict(zip(("train", "valid", "test"), np.split(np.arange(30), [15, 22]), strict=True))
+    splits = {f"{part}_{number}": nodes for number in range(5) for part, nodes in parts.items()}
+    np.savez(folder / "deezer_splits.npz", **splits)
+
+
+def _write_debian(folder: Path) -> None:
+    folder.mkdir()
+    edges, features = RNG.integers(0, 30, (2, 50)), RNG.random((30, 4)).astype(np.float16)
+    arrays = {"x": features, "edge_index": edges, "y": np.arange(30) % 2}
+    splits = RNG.integers(0, 3, (5, 30)).astype(np.uint8)
+    np.savez(folder / "debian_trixie_svd128.npz", **arrays, splits=splits, class_names=np.array(["admin", "libs"]))
+    with gzip.open(folder / "node_names.txt.gz", "wt") as file:
+        file.write("\n".join(f"package-{number}" for number in range(30)) + "\n")
+
+
+def _write_planetoid(folder: Path) -> None:
+    """20 training nodes, 600 nodes in all: the layout of the original pickles."""
+    folder.mkdir(parents=True)
+    features = scipy.sparse.random(600, 50, 0.05, "csr", random_state=0)
+    onehot = np.eye(3, dtype=np.int32)[np.arange(600) % 3]
+    graph = defaultdict(list, {node: [(node + 1) % 600, (node + 7) % 600] for node in range(600)})
+    parts: dict[str, Any] = {"x": features[:20], "tx": features[590:], "allx": features[:590]}
+    parts |= {"y": onehot[:20], "ty": onehot[590:], "ally": onehot[:590], "graph": graph}
+    for name, part in parts.items():
+        (folder / f"ind.cora.{name}").write_bytes(pickle.dumps(part))
+    (folder / "ind.cora.test.index").write_text("\n".join(str(node) for node in range(590, 600)) + "\n")
+
+
+STORED = ["cora", "actor", "squirrel", "chameleon", "minesweeper", "deezer", "debian"]
+
+
+@pytest.mark.parametrize("name", [*STORED, "digits", "synthetic"])
+def test_every_data_set_is_read_from_its_raw_files(root: Path, name: str) -> None:
+    data = datasets.load(name, split=1, root=root)
+    for part in (TRAIN, VALIDATION, TEST):
+        assert len(data.nodes(part)) > 0
+    assert data.num_outputs >= 2
+    assert len(data.labels) == data.graph.num_nodes
+    assert len(data.sha256()) == 64
+
+
+def test_sparse_features_stay_sparse(root: Path) -> None:
+    for name in ("cora", "actor", "deezer"):
+        assert isinstance(datasets.load(name, root=root).graph.features, SparseRows)
+    assert datasets.load("deezer", root=root).graph.num_features == 500
+
+
+def test_the_number_of_the_split_and_the_seed_choose(root: Path) -> None:
+    first, second, again = (datasets.load("actor", split, root=root) for split in (0, 1, 10))
+    assert not np.array_equal(first.split, second.split)
+    np.testing.assert_array_equal(first.split, again.split)
+    assert first.sha256() == again.sha256() != second.sha256()
+    public = datasets.load("cora", root=root)
+    assert [len(public.nodes(part)) for part in (TRAIN, VALIDATION, TEST)] == [20, 500, 10]
+    drawn = [datasets.load("cora-random", seed=seed, root=root).split for seed in (0, 1)]
+    assert not np.array_equal(drawn[0], drawn[1])
+
+
+def test_packages_have_names(root: Path) -> None:
+    ids = datasets.load("debian", root=root).node_ids
+    assert ids is not None
+    assert ids.rows(["package-7"]).tolist() == [7]
+
+
+def test_a_generated_graph_has_communities_and_hubs() -> None:
+    data = datasets.synthetic.generate(3000, 15000, classes=4)
+    source, target = data.graph.adjacency.edge_index()
+    assert (data.labels[source] == data.labels[target]).mean() > 0.6
+    degrees = data.graph.adjacency.all_degrees()
+    assert degrees.max() > 10 * np.median(degrees)
+
+
+def user_arrays(**changes: Any) -> dict[str, Any]:
+    arrays = {"x": RNG.random((20, 3)), "edge_index": RNG.integers(0, 20, (2, 40)), "y": np.arange(20) % 3}
+    return {name: array for name, array in (arrays | changes).items() if array is not None}
+
+
+def test_an_npz_without_a_split_gets_one(tmp_path: Path) -> None:
+    labels = np.arange(20) % 3
+    labels[:4] = -1
+    np.savez(tmp_path / "graph.npz", **user_arrays(y=labels, class_names=np.array(["a", "b", "c"])))
+    data = read_user_data(tmp_path / "graph.npz", shares=(0.5, 0.25), seed=1)
+    assert [len(data.nodes(part)) for part in (TRAIN, VALIDATION, TEST)] == [8, 4, 4]
+    assert (data.split[:4] == UNUSED).all()
+    assert data.class_names == ("a", "b", "c")
+
+
+def test_an_npz_with_masks_or_a_split_keeps_them(tmp_path: Path) -> None:
+    split = np.arange(20) % 3
+    masks = {f"{name}_mask": split == part for part, name in enumerate(("train", "val", "test"))}
+    np.savez(tmp_path / "masks.npz", **user_arrays(), **masks)
+    np.savez(tmp_path / "split.npz", **user_arrays(split=split))
+    for name in ("masks", "split"):
+        np.testing.assert_array_equal(read_user_data(tmp_path / f"{name}.npz").split, split)
+
+
+def test_the_task_is_told_from_the_labels(tmp_path: Path) -> None:
+    for labels, task, metric in (
+        (np.arange(20) % 3, "multiclass", "accuracy"),
+        ((RNG.random((20, 2)) < 0.5).astype(float), "multilabel", "roc_auc"),
+        (RNG.random(20), "regression", "r2"),
+    ):
+        np.savez(tmp_path / "graph.npz", **user_arrays(y=labels))
+        data = read_user_data(tmp_path / "graph.npz")
+        assert (data.task, data.metric) == (task, metric)
+
+
+@pytest.mark.parametrize(
+    ("changes", "task", "reason"),
+    [
+        ({"y": None}, None, "has no array y"),
+        ({"y": np.arange(19)}, None, "y has shape (19,), expected labels of 20 nodes"),
+        ({"y": np.full(20, -2)}, None, "expected classes 0, 1, 2 ... and -1"),
+        ({"y": np.full(20, -1)}, None, "no labelled training nodes"),
+        ({"y": np.full((20, 2), 0.5)}, None, "y: row 0, column 0 is 0.5, expected 0, 1 or NaN"),
+        ({"y": np.full(20, np.inf)}, None, "y: row 0 is infinite"),
+        ({"y": np.array(["a"] * 20)}, None, "y holds <U1"),
+        ({"y": RNG.random(20)}, "multiclass", "y holds float64, expected classes"),
+        ({"class_names": np.array(["a"])}, None, "y has class 2, class_names has 1 names"),
+        ({"split": np.full(20, 3)}, None, "split is int64 (20,), expected 20 of 0 (train)"),
+        ({"train_mask": np.ones(20, dtype=bool)}, None, "expected all of train_mask, val_mask, test_mask"),
+        (dict.fromkeys(("train_mask", "val_mask", "test_mask"), np.ones(20, dtype=bool)), None, "node 0 is in several"),
+        (dict.fromkeys(("train_mask", "val_mask", "test_mask"), np.ones(20)), None, "train_mask is float64 (20,)"),
+    ],
+)
+def test_an_npz_that_cannot_be_trained_on(tmp_path: Path, changes: dict[str, Any], task: Any, reason: str) -> None:
+    np.savez(tmp_path / "graph.npz", **user_arrays(**changes))
+    with pytest.raises(DataError) as caught:
+        read_user_data(tmp_path / "graph.npz", task)
+    assert reason in str(caught.value)
+
+
+def write_folder(folder: Path, kind: str, **changes: Any) -> Path:
+    nodes: dict[str, Any] = {
+        "id": [f"n{number}" for number in range(20)],
+        "height": [number / 20 for number in range(20)],
+        "width": list(range(20)),
+        "label": ["red", "blue"] * 10,
+    }
+    edges: dict[str, Any] = {"source": ["n0", "n1", "n2"], "target": ["n1", "n2", "n19"]}
+    for name, columns in (("nodes", nodes), ("edges", edges)):
+        merged = {key: column for key, column in (columns | changes.get(name, {})).items() if column is not None}
+        table = pa.table(merged)
+        folder.mkdir(exist_ok=True)
+        if kind == "csv":
+            csv.write_csv(table, folder / f"{name}.csv")
+        else:
+            parquet.write_table(table, folder / f"{name}.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_folder_of_tables_is_a_graph(tmp_path: Path, kind: str) -> None:
+    split = ["train", "val", "test", ""] * 5
+    data = read_user_data(write_folder(tmp_path / "pets", kind, nodes={"split": split}))
+    assert data.name == "pets"
+    assert (data.graph.num_nodes, data.graph.num_edges, data.graph.num_features) == (20, 3, 2)
+    assert data.class_names == ("blue", "red")
+    assert data.labels[:2].tolist() == [1, 0]
+    assert data.split[:4].tolist() == [TRAIN, VALIDATION, TEST, UNUSED]
+    assert data.node_ids is not None
+    assert data.graph.adjacency.neighbors(data.node_ids.rows(["n19"])).tolist() == [2]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"nodes": {"label": None}}, "nodes: no column label; it has id, height, width"),
+        ({"edges": {"target": None}}, "edges: no column target"),
+        ({"edges": {"target": ["n1", "n2", "who"]}}, "edges: row 3, column target: 'who' is not the id of a node"),
+        ({"nodes": {"height": [None, *range(19)]}}, "nodes: row 1, column height: None is not a finite number"),
+        ({"nodes": {"width": ["x"] * 20}}, "nodes: row 1, column width: 'x' is not a finite number"),
+        ({"nodes": {"id": ["n1"] * 20}}, "rows 0 and 1 have the same id 'n1'"),
+        ({"nodes": {"id": [0.5] * 20}}, "nodes: row 1, column id: 0.5 is not an id"),
+        ({"nodes": {"split": ["dev"] * 20}}, "nodes: row 1, column split: 'dev', expected train, val, test or nothing"),
+        ({"nodes": {"height": None, "width": None}}, "no feature columns besides id, label and split"),
+    ],
+)
+def test_a_folder_that_is_no_graph(tmp_path: Path, kind: str, changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read_user_data(write_folder(tmp_path / "pets", kind, **changes))
+    assert reason in str(caught.value)
+
+
+def test_a_folder_without_tables(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"there is neither nodes.parquet nor nodes.csv in"):
+        read_user_data(tmp_path)
+    (tmp_path / "nodes.parquet").write_bytes(b"hello")
+    with pytest.raises(DataError, match=r"nodes.parquet cannot be read"):
+        read_user_data(tmp_path)
