@@ -1,6 +1,6 @@
 """Runs the contests of all rooms, or of those named, and writes docs/benchmarks.md and .json; exits 1 if a bar is missed.
 
-python -m benchmarks [sgformer] [model_store]
+python -m benchmarks [sgformer] [model_store] [training]
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ import numpy
 import torch
 import torch_geometric
 
-from benchmarks import mathematics, store
+from benchmarks import mathematics, store, training
 from benchmarks.peer import CLASSES, HIDDEN, LAYERS
 from benchmarks.result import Result
 
 DOCS = Path(__file__).parent.parent / "docs"
-ROOMS: dict[str, tuple[Callable[[], list[Result]], ...]] = {"sgformer": mathematics.CONTESTS, "model_store": store.CONTESTS}
+ROOMS: dict[str, tuple[Callable[[], list[Result]], ...]] = {
+    "sgformer": mathematics.CONTESTS,
+    "model_store": store.CONTESTS,
+    "training": training.CONTESTS,
+}
 HEAD = """# Benchmarks
 
 Written by `make bench`; each table is one run, contestants taking turns, medians with the quartiles in brackets. The
@@ -35,6 +39,7 @@ ABOUT = {
 holds the graph and the model.""",
     "model_store": """Private memory is anonymous memory (RssAnon): pages of mapped files, which the kernel can write back
 and drop at any time, are not in it. Private pages (smaps) are those that no other process shares, mapped files included.""",
+    "training": """PyG as above; an epoch is a training step and a forward in evaluation mode, for the validation score.""",
 }
 
 

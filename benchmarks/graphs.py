@@ -19,6 +19,13 @@ def debian_trixie() -> Graph:
         return Graph.build(data["x"].astype(np.float32), data["edge_index"])
 
 
+def cora() -> Graph:
+    """The citation graph (2,708 papers, 1,433 words), from SGF_DATA_ROOT."""
+    from training import datasets
+
+    return datasets.load("cora", root=Path(os.environ.get("SGF_DATA_ROOT", "../shared/data"))).graph
+
+
 def uniform(nodes: int, edges: int, features: int, seed: int = 0) -> Graph:
     """Edges between nodes drawn evenly: the neighbourhood of a node looks the same whatever the number of nodes."""
     rng = np.random.default_rng(seed)

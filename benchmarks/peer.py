@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch_geometric.nn.models import SGFormer as PygSGFormer
 
-from sgformer import FullForward, Graph, ModelConfig, SGFormer, from_pyg
+from sgformer import FullForward, Graph, ModelConfig, SGFormer, SparseRows, from_pyg
 
 HIDDEN, CLASSES, LAYERS, DROPOUT = 64, 58, 3, 0.5
 """Layers and dropout are PyG's defaults; hidden size and classes are those of a model for debian_trixie."""
@@ -36,7 +36,9 @@ class Pair:
         self.labels = torch.randint(CLASSES, (graph.num_nodes,))
 
     def their_logits(self) -> Run:
-        features, edges = torch.from_numpy(self.graph.features), torch.from_numpy(self.graph.adjacency.edge_index())
+        rows = self.graph.features
+        features = torch.from_numpy(rows.toarray() if isinstance(rows, SparseRows) else rows)  # PyG's model reads dense ones
+        edges = torch.from_numpy(self.graph.adjacency.edge_index())
         batch = torch.zeros(self.graph.num_nodes, dtype=torch.long)
         return lambda: self.theirs(features, edges, batch)
 
@@ -54,6 +56,20 @@ class Pair:
         """The paper's model of the same sizes: one input layer for both branches, one norm for the whole matrix."""
         config = ModelConfig(in_features=self.graph.num_features, out_features=CLASSES, hidden=HIDDEN, layers=LAYERS)
         return _streaming(SGFormer(config), self.graph)
+
+    def their_epoch(self) -> Run:
+        """A step, and a forward in evaluation mode for the validation score."""
+        step, forward = self.their_step(), self.their_forward()
+        return lambda: (step(), forward())[1]
+
+    def our_epoch(self) -> Run:
+        step, forward = self.our_step(), FullForward(self.ours.config, self.graph)
+
+        def epoch() -> torch.Tensor:
+            step()
+            return torch.from_numpy(forward.logits(self.ours.weights()))
+
+        return epoch
 
     def their_step(self) -> Run:
         return _training(self.theirs, self.their_logits(), self.labels)

@@ -20,6 +20,7 @@ from sgformer import Graph
 
 GRAPHS: dict[str, Callable[[], Graph]] = {
     "debian_trixie": graphs.debian_trixie,
+    "cora": graphs.cora,
     "skewed": lambda: graphs.skewed(100_000, 1_000_000, 128),
 }
 

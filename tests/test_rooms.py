@@ -62,7 +62,7 @@ def test_request_time_mathematics_loads_numpy_only() -> None:
     assert result.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("room", ["sgformer", "model_store"])
+@pytest.mark.parametrize("room", ["sgformer", "model_store", "training"])
 def test_exported_names_exist_and_are_sorted(room: str) -> None:
     package = importlib.import_module(room)
     assert list(package.__all__) == sorted(package.__all__)

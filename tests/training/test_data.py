@@ -43,6 +43,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _write_deezer(root / "deezer")
     _write_debian(root / "debian_trixie")
     _write_planetoid(root / "planetoid" / "Cora" / "raw")
+    _write_ogb(root / "ogb")
+    _write_pokec(root / "pokec")
     for path in root.rglob("*"):
         path.chmod(0o555 if path.is_dir() else 0o444)
     return root
@@ -60,6 +62,42 @@ def _write_deezer(folder: Path) -> None:
     parts = dict(zip(("train", "valid", "test"), np.split(np.arange(30), [15, 22]), strict=True))
     splits = {f"{part}_{number}": nodes for number in range(5) for part, nodes in parts.items()}
     np.savez(folder / "deezer_splits.npz", **splits)
+
+
+def _write_ogb(folder: Path) -> None:
+    """As OGB unpacks them: csv.gz for arxiv and products, edge features only for proteins, npz for papers100M."""
+    edges = RNG.integers(0, 30, (60, 2))
+    for name, split in (("arxiv", "time"), ("proteins", "species"), ("products", "sales_ranking"), ("papers100M", "time")):
+        raw, parts = folder / f"ogbn_{name}" / "raw", folder / f"ogbn_{name}" / "split" / split
+        raw.mkdir(parents=True)
+        parts.mkdir(parents=True)
+        tables = {"edge": edges, "num-node-list": [[30]], "num-edge-list": [[60]], "node-label": np.arange(30)[:, None] % 4}
+        if name == "proteins":
+            tables |= {"edge-feat": RNG.random((60, 8)), "node-label": RNG.integers(0, 2, (30, 5))}
+        else:
+            tables["node-feat"] = RNG.random((30, 6))
+        if name == "papers100M":
+            arrays = {"edge_index": edges.T, "num_nodes_list": np.array([30]), "num_edges_list": np.array([60])}
+            np.savez(raw / "data.npz", node_feat=tables["node-feat"], **arrays)
+            some = np.where(np.arange(30) % 5 == 0, np.nan, np.arange(30) % 4)[:, None]
+            np.savez(raw / "node-label.npz", node_label=some)
+        else:
+            for file, table in tables.items():
+                np.savetxt(raw / f"{file}.csv.gz", np.asarray(table), delimiter=",", fmt="%g")
+        for part, nodes in zip(("train", "valid", "test"), np.split(np.arange(30), [15, 22]), strict=True):
+            np.savetxt(parts / f"{part}.csv.gz", nodes, fmt="%d")
+
+
+def _write_pokec(folder: Path) -> None:
+    folder.mkdir()
+    lines = []
+    for user in range(1, 31):
+        gender = "null" if user == 5 else str(user % 2)
+        cells = [str(user), "1", "55", gender, "region", "2012", "2012", "null" if user == 7 else "30", *["null"] * 51]
+        lines.append("\t".join(cells))
+    (folder / "soc-pokec-profiles.txt").write_text("\n".join(lines) + "\n")
+    pairs = RNG.integers(1, 31, (60, 2))
+    np.savetxt(folder / "soc-pokec-relationships.txt", pairs, delimiter="\t", fmt="%d")
 
 
 def _write_debian(folder: Path) -> None:
@@ -85,10 +123,11 @@ def _write_planetoid(folder: Path) -> None:
     (folder / "ind.cora.test.index").write_text("\n".join(str(node) for node in range(590, 600)) + "\n")
 
 
-STORED = ["cora", "actor", "squirrel", "chameleon", "minesweeper", "deezer", "debian"]
+STORED = ["cora", "actor", "squirrel", "chameleon", "minesweeper", "deezer", "debian", "pokec"]
+OGB = ["ogbn-arxiv", "ogbn-proteins", "ogbn-products", "ogbn-papers100M"]
 
 
-@pytest.mark.parametrize("name", [*STORED, "digits", "synthetic"])
+@pytest.mark.parametrize("name", [*STORED, *OGB, "digits", "synthetic"])
 def test_every_data_set_is_read_from_its_raw_files(root: Path, name: str) -> None:
     data = datasets.load(name, split=1, root=root)
     for part in (TRAIN, VALIDATION, TEST):
@@ -113,6 +152,25 @@ def test_the_number_of_the_split_and_the_seed_choose(root: Path) -> None:
     assert [len(public.nodes(part)) for part in (TRAIN, VALIDATION, TEST)] == [20, 500, 10]
     drawn = [datasets.load("cora-random", seed=seed, root=root).split for seed in (0, 1)]
     assert not np.array_equal(drawn[0], drawn[1])
+
+
+def test_ogb_is_read_as_it_is(root: Path) -> None:
+    proteins = datasets.load("ogbn-proteins", root=root)
+    assert (proteins.task, proteins.metric, proteins.num_outputs) == ("multilabel", "roc_auc", 5)
+    assert proteins.graph.num_features == 8
+    papers = datasets.load("ogbn-papers100M", root=root)
+    assert (papers.labels[::5] == -1).all()
+    assert papers.labels[1] == 1
+    assert [len(papers.nodes(part)) for part in (TRAIN, VALIDATION, TEST)] == [15, 7, 8]
+
+
+def test_pokec_has_users_and_missing_genders(root: Path) -> None:
+    data = datasets.load("pokec", root=root)
+    assert data.labels[4] == -1
+    assert data.split[4] == UNUSED
+    assert data.node_ids is not None
+    assert data.node_ids.rows([30]).tolist() == [29]
+    assert data.class_names == ("female", "male")
 
 
 def test_packages_have_names(root: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from model_store import DataError
-from training.datasets import debian, deezer, digits, heterophilous, planetoid, synthetic
+from training.datasets import debian, deezer, digits, heterophilous, ogbn, planetoid, pokec, synthetic
 from training.labelled import LabelledGraph
 
 Loader = Callable[[Path, int, int], LabelledGraph]
@@ -36,6 +36,8 @@ DATASETS: dict[str, Dataset] = {
     },
     "deezer": Dataset(deezer.load, 5, "deezer-europe, 31,241 sparse features, 5 stored splits"),
     "debian": Dataset(debian.load, 5, "dependencies of the Debian 13 archive, 5 stored splits"),
+    **{name: Dataset(ogbn.loader(name), 1, f"{name}, OGB's own split") for name in ogbn.SPLITS},
+    "pokec": Dataset(pokec.load, 1, "pokec in SNAP's layout, a random split"),
     "synthetic": Dataset(synthetic.load, 1, "communities with hubs, generated: 20,000 nodes"),
 }
 

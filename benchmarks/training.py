@@ -1,0 +1,68 @@
+"""An epoch of training against PyTorch Geometric's SGFormer of the same sizes, and a million nodes in mini-batches.
+
+python -m benchmarks.training large STORE       trains one epoch, evaluates and publishes; prints its peak memory and times
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+from benchmarks.memory import PeakAnonymous
+from benchmarks.result import Result, faster, smaller
+from benchmarks.turns import contestants, take_turns
+
+NODES, EDGES, BATCH = 1_000_000, 10_000_000, 100_000
+ALLOWED = 12e9
+
+
+def against_pyg() -> list[Result]:
+    results = []
+    for name, bar in (("cora", 2), ("debian_trixie", 5)):
+        with contestants(name, "their_epoch", "our_epoch") as (theirs, ours):
+            times = take_turns({"theirs": theirs, "ours": ours}, rounds=15)
+            claim = f"epoch of training (step and validation), {name}, PyG's weights and sizes"
+            results.append(faster(claim, times["ours"], times["theirs"], bar))
+            results.append(smaller(f"peak memory of that epoch, {name}", ours.peak_bytes, theirs.peak_bytes, 0.5))
+    return results
+
+
+def a_million_nodes() -> list[Result]:
+    with tempfile.TemporaryDirectory() as root:
+        command = [sys.executable, "-m", "benchmarks.training", "large", root]
+        told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    claim = (
+        f"one epoch in batches of {BATCH:,}, evaluation and publishing of {NODES:,} nodes and {EDGES:,} edges "
+        f"({told['train']:.0f} s and {told['publish']:.0f} s): peak private memory, against 12 GB"
+    )
+    return [smaller(claim, told["peak"], ALLOWED, 1)]
+
+
+CONTESTS: tuple[Callable[[], list[Result]], ...] = (against_pyg, a_million_nodes)
+
+
+def _large(root: str) -> None:
+    from model_store import Store
+    from training import publish
+    from training.datasets.synthetic import generate
+    from training.loop import TrainingConfig, train
+    from training.settings import configurations
+
+    with PeakAnonymous() as peak:
+        data = generate(NODES, EDGES)
+        config, _ = configurations(data, {})
+        start = time.perf_counter()
+        trained = train(config, data, TrainingConfig(epochs=1, batch_nodes=BATCH))
+        trained_at = time.perf_counter()
+        publish(trained.model, data.graph, store=Store(root), name="large", activate=True)
+        end = time.perf_counter()
+    scores = trained.scores["test"]
+    print(json.dumps({"peak": peak.bytes, "train": trained_at - start, "publish": end - trained_at, "scores": scores}))
+
+
+if __name__ == "__main__":
+    _large(sys.argv[2])
