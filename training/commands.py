@@ -123,15 +123,11 @@ def _tuned(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, A
         if not options.json and not options.quiet:
             sys.stderr.write(f"trial {number} of {options.tune}: validation {score:.4f}\n")
 
-    split, seed = options.split, options.seed or 0
-
     def load(number: int) -> LabelledGraph:
-        options.split, options.seed = split + number, seed + number
-        return _data(options)
+        changed = {"split": options.split + number, "seed": (options.seed or 0) + number}
+        return _data(argparse.Namespace(**vars(options) | changed))
 
-    best, _ = tune(load, options.tune, fixed=settings, on_trial=tell)
-    options.split, options.seed = split, seed
-    return best
+    return tune(load, options.tune, fixed=settings, on_trial=tell)[0]
 
 
 def _publish(
