@@ -50,14 +50,14 @@ def read_graph_file(path: Path) -> GraphFile:
     return GraphFile(graph, ids, _class_names(arrays.get("class_names")))
 
 
-def read_arrays(path: Path, names: set[str]) -> dict[str, NDArray[Any]]:
-    """Those of the named arrays that the file has."""
+def read_arrays(path: Path, names: set[str] | None) -> dict[str, NDArray[Any]]:
+    """Those of the named arrays that the file has; all of them for None."""
     try:
         with path.open("rb") as stream:  # opened here, since numpy leaves a file open that it cannot read
             file = np.load(stream, allow_pickle=False)
             if isinstance(file, np.ndarray):
                 raise DataError(f"{path.name} holds a single array, expected an npz file with named ones")
-            return {name: file[name] for name in file.files if name in names}
+            return {name: file[name] for name in file.files if names is None or name in names}
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None
     except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:

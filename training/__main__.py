@@ -68,13 +68,11 @@ def train_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--features", dest="feature_transform", choices=get_args(FeatureTransform), help="how features are normalised"
     )
-    parser.add_argument("--split", type=int, default=0, metavar="K", help="which of the stored splits")
-    about = "where data has no split: train/validation/test, default 0.5/0.25/0.25"
-    parser.add_argument("--shares", type=_shares, default=(0.5, 0.25), metavar="T/V/T", help=about)
+    parser.add_argument("--split", type=_split, default=0, metavar="K|T/V/T", help="a stored split, or shares to draw one")
     parser.add_argument("--task", choices=get_args(Task), help="told from the labels unless given")
     parser.add_argument("--resume", action="store_true", help="go on where a stopped or killed run was")
     parser.add_argument("--checkpoint-every", type=float, default=30.0, metavar="SECONDS", help="how often a run is kept")
-    parser.add_argument("--tune", type=int, metavar="N", help="search N settings by validation, then train with the best")
+    parser.add_argument("--tune", type=_at_least_one, metavar="N", help="search N settings first, by validation")
     parser.add_argument("--no-publish", action="store_true", help="train and score only")
     parser.add_argument("--states", choices=["float32", "float16"], default="float32", help="float16 halves the disk space")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -97,6 +95,20 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=os.environ.get("SGF_MODEL") or None, help="name in the store (SGF_MODEL)")
     parser.add_argument("--activate", action="store_true", help="make the new version live")
     parser.add_argument("--json", action="store_true", help="print one JSON object and no progress")
+
+
+def _split(text: str) -> int | tuple[float, float]:
+    if "/" in text:
+        return _shares(text)
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r}, expected the number of a split, or shares such as 0.5/0.25/0.25")
+    return int(text)
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 def _shares(text: str) -> tuple[float, float]:

@@ -4,38 +4,44 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from model_store import DataError, Store
+from model_store.names import checked_model
+from sgformer import ConfigError
 from training import datasets
 from training.demo import prove
-from training.labelled import LabelledGraph
+from training.labelled import UNUSED, LabelledGraph, sha256_of
 from training.loop import Epoch, Stopped, TrainedModel, TrainingConfig, train
 from training.publishing import publish, refresh
 from training.report import report
 from training.settings import configurations, read_recipe, training_config
-from training.user_data import read_user_data
+from training.splits import random_split
+from training.user_data import read_user_data, read_user_graph
 
 STOPPED = 130
+TUNING_SEEDS = 2
+DEFAULT_SHARES = (0.5, 0.25)
 
 
 def train_model(options: argparse.Namespace) -> int:
     settings = _settings(options)
-    training_config(settings)  # a bad setting is told before any data is read
+    training_config(settings)  # a bad setting, and a bad name, are told before any data is read
+    name = checked_model(options.model or _told_name(options))
     data = _data(options)
     if options.tune:
-        settings |= _tuned(options, settings)
+        settings |= _tuned(options, data, settings)
     config, training = configurations(data, settings)
-    name = options.model or data.name.lower().replace("_", "-")
     checkpoint = Path(options.store).parent / "training" / f"{name}.safetensors"
     start = time.perf_counter()
     try:
@@ -68,20 +74,12 @@ def train_model(options: argparse.Namespace) -> int:
 
 
 def refresh_model(options: argparse.Namespace) -> int:
-    """The same weights over new data. Labels are not needed, but are scored where they are there."""
-    from model_store.graph_file import read_graph_file
-
+    """The same weights over new data, which needs no labels."""
     store, path = Store(options.store), options.data
-    if path.is_dir():
-        data = read_user_data(path)
-        graph, ids = data.graph, data.node_ids
-    else:
-        file = read_graph_file(path)
-        graph, ids = file.graph, file.node_ids
+    graph, ids, features = read_user_graph(path)
     name = options.model or _only_model(store)
-    version = refresh(
-        store, name, graph, version=options.source, node_ids=ids, dataset={"name": path.name}, activate=options.activate
-    )
+    dataset = {"name": path.name, "sha256": sha256_of(graph)} | ({"features": list(features)} if features else {})
+    version = refresh(store, name, graph, version=options.source, node_ids=ids, dataset=dataset, activate=options.activate)
     result = {
         "model": name,
         "version": version,
@@ -100,6 +98,11 @@ def _only_model(store: Store) -> str:
     return names[0]
 
 
+def _told_name(options: argparse.Namespace) -> str:
+    source = options.data.resolve().stem if options.data else options.dataset or "digits"
+    return re.sub(r"[^a-z0-9]+", "-", source.lower()).strip("-")[:64] or "model"
+
+
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     flags = {name: getattr(options, name) for name in options.settings if getattr(options, name) is not None}
     recipe = read_recipe(options.recipe) if options.recipe else None
@@ -109,13 +112,20 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _data(options: argparse.Namespace) -> LabelledGraph:
-    seed = options.seed or 0
+    seed, shares = options.seed or 0, options.split if isinstance(options.split, tuple) else None
     if options.data:
-        return read_user_data(options.data, options.task, options.shares, seed)
-    return datasets.load(options.dataset or "digits", options.split, seed)
+        if shares is None and options.split:
+            raise ConfigError(
+                "--split K is for data sets with stored splits; for your own data give shares, e.g. 0.5/0.25/0.25"
+            )
+        return read_user_data(options.data, options.task, shares or DEFAULT_SHARES, seed)
+    if options.task is not None:
+        raise ConfigError("--task is for your own data; a data set has its own")
+    data = datasets.load(options.dataset or "digits", 0 if shares else options.split, seed)
+    return data if shares is None else replace(data, split=random_split(data.split != UNUSED, seed, shares))
 
 
-def _tuned(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any]:
+def _tuned(options: argparse.Namespace, data: LabelledGraph, settings: dict[str, Any]) -> dict[str, Any]:
     """What was given is kept; the rest is searched."""
     from training.tuning import tune
 
@@ -123,11 +133,7 @@ def _tuned(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, A
         if not options.json and not options.quiet:
             sys.stderr.write(f"trial {number} of {options.tune}: validation {score:.4f}\n")
 
-    def load(number: int) -> LabelledGraph:
-        changed = {"split": options.split + number, "seed": (options.seed or 0) + number}
-        return _data(argparse.Namespace(**vars(options) | changed))
-
-    return tune(load, options.tune, fixed=settings, on_trial=tell)[0]
+    return tune([data] * TUNING_SEEDS, options.tune, fixed=settings, on_trial=tell)[0]
 
 
 def _publish(
@@ -145,6 +151,9 @@ def _publish(
         "best_epoch": trained.best.number,
         "seconds": seconds,
     }
+    about_data: dict[str, Any] = {"name": data.name, "sha256": data.sha256()}
+    if data.feature_names:
+        about_data["features"] = list(data.feature_names)
     scores = {f"{part}_{metric}": value for part, values in trained.scores.items() for metric, value in values.items()}
     version = publish(
         trained.model,
@@ -153,7 +162,7 @@ def _publish(
         name=name,
         node_ids=data.node_ids,
         class_names=data.class_names,
-        dataset={"name": data.name, "sha256": data.sha256()},
+        dataset=about_data,
         training=about,
         scores=scores,
         report=report(f"{name}: training report", data, trained, training),
@@ -176,11 +185,11 @@ def _result(data: LabelledGraph, trained: TrainedModel, seconds: float) -> dict[
 
 
 def _text(data: LabelledGraph, trained: TrainedModel, result: dict[str, Any]) -> str:
-    tested = trained.scores.get("test") or trained.scores["validation"]
-    scores = ", ".join(f"{name} {value:.4f}" for name, value in tested.items())
+    part = "test" if "test" in trained.scores else "validation"
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in trained.scores[part].items())
     lines = [
         f"{data.name}: {data.graph.num_nodes:,} nodes, {data.graph.num_edges:,} edges, trained in {result['seconds']:.1f} s",
-        f"test {scores} (best epoch {trained.best.number} by validation {data.metric})",
+        f"{part} {scores} (best epoch {trained.best.number} by validation {data.metric})",
     ]
     if "version" in result:
         state = (

@@ -30,6 +30,12 @@ class LabelledGraph:
     """By which the best epoch is chosen: one of `tasks.METRICS`."""
     class_names: tuple[str, ...] | None = None
     node_ids: NodeIds | None = None
+    feature_names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        labels = self.labels
+        unlabelled = labels < 0 if self.task == "multiclass" else np.isnan(labels.reshape(len(labels), -1)).all(axis=1)
+        object.__setattr__(self, "split", np.where(unlabelled, UNUSED, self.split).astype(np.int8))
 
     def nodes(self, part: int) -> NDArray[np.int64]:
         return np.flatnonzero(self.split == part)
@@ -42,10 +48,14 @@ class LabelledGraph:
 
     def sha256(self) -> str:
         """Of everything that training reads: the same data, however it was stored, has the same hash."""
-        features = self.graph.features
-        rows = (features.indptr, features.indices, features.values) if isinstance(features, SparseRows) else (features,)
-        digest = hashlib.sha256()
-        for array in (*rows, self.graph.adjacency.indptr, self.graph.adjacency.indices, self.labels, self.split):
-            digest.update(f"{array.dtype.str} {array.shape} ".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()
+        return sha256_of(self.graph, self.labels, self.split)
+
+
+def sha256_of(graph: Graph, *arrays: NDArray[Any]) -> str:
+    features = graph.features
+    rows = (features.indptr, features.indices, features.values) if isinstance(features, SparseRows) else (features,)
+    digest = hashlib.sha256()
+    for array in (*rows, graph.adjacency.indptr, graph.adjacency.indices, *arrays):
+        digest.update(f"{array.dtype.str} {array.shape} ".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

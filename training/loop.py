@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sgformer import ConfigError, FullForward, Graph, ModelConfig, SGFormer
+from sgformer import ConfigError, FullForward, Graph, ModelConfig, SGFormer, SgformerError
 from sgformer.model import GraphTensors
 from training import tasks
 from training.batches import induced, random_partition
@@ -64,6 +65,10 @@ class TrainedModel:
     """By part of the split, then by metric: of the best epoch, on the full graph."""
     logits: NDArray[Any]
     """Of every node, by the best epoch."""
+
+
+class TrainingError(SgformerError):
+    """Training that cannot go on."""
 
 
 class Stopped(Exception):  # noqa: N818  # not an error: somebody asked for it
@@ -120,7 +125,6 @@ class _Run:
         self.identity = {"config": config.to_dict(), "training": asdict(training), "data": data.sha256()}
         self._data, self._training = data, training
         self._optimizer = _optimizer(self.model, training)
-        self._forward = FullForward(config, data.graph)
         self._labels = torch.from_numpy(data.labels)
         self._whole = self.model.prepare(data.graph) if training.batch_nodes is None else None
         self._best = Epoch(0, float("inf"), tasks.worst(data.metric))
@@ -135,6 +139,11 @@ class _Run:
         self.model.train()
         losses = [self._step(graph, nodes, labels) for graph, nodes, labels in self._batches()]
         epoch = Epoch(len(self.history) + 1, float(np.mean(losses)) if losses else 0.0, self._validation())
+        if not np.isfinite([epoch.loss, epoch.validation]).all():
+            raise TrainingError(
+                f"epoch {epoch.number}: loss {epoch.loss}, validation {self._data.metric} {epoch.validation}; "
+                "training has come apart (a smaller learning rate?), or the validation nodes do not allow this score"
+            )
         self.history.append(epoch)
         if tasks.better(self._data.metric, epoch.validation, self._best.validation):
             self._best, self._best_weights = epoch, self.model.weights()
@@ -143,7 +152,7 @@ class _Run:
     def result(self) -> TrainedModel:
         data = self._data
         self.model.load_weights(self._best_weights)
-        logits = self._forward.logits(self._best_weights)
+        logits = self._logits()
         names = dict.fromkeys((data.metric, *tasks.OF_TASK[data.task]))
         scores = {
             part: {name: tasks.score(name, logits[nodes], data.labels[nodes], data.task) for name in names}
@@ -204,7 +213,23 @@ class _Run:
         nodes = data.nodes(VALIDATION)
         if not len(nodes):
             raise ConfigError("the split has no validation nodes, by which the best epoch is chosen")
-        return tasks.score(data.metric, self._forward.logits(self.model.weights())[nodes], data.labels[nodes], data.task)
+        logits = self._logits()[nodes]
+        return tasks.score(data.metric, logits, data.labels[nodes], data.task) if np.isfinite(logits).all() else float("nan")
+
+    def _logits(self) -> NDArray[Any]:
+        """Of all nodes, by the present weights, in evaluation mode.
+
+        A run on the full graph has it ready for the module; a run in batches streams it, since it may not have the memory.
+        """
+        if self._whole is None:
+            return self._stream.logits(self.model.weights())
+        self.model.eval()
+        with torch.inference_mode():
+            return np.asarray(self.model(self._whole).numpy())
+
+    @cached_property
+    def _stream(self) -> FullForward:
+        return FullForward(self.model.config, self._data.graph)
 
 
 def _optimizer(model: SGFormer, training: TrainingConfig) -> torch.optim.Adam:

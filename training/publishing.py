@@ -48,12 +48,18 @@ def refresh(store: Store, name: str, graph: Graph, *, version: int | None = None
     with store.model(name).open(version) as snapshot:
         manifest, weights = snapshot.manifest, snapshot.weights
         number = int(snapshot.folder.name)
+        had_ids = snapshot.node_ids is not None
     if graph.num_features != manifest.config.in_features:
         raise DataError(f"the model reads {manifest.config.in_features} features, the new graph has {graph.num_features}")
+    if had_ids and details.get("node_ids") is None:
+        raise DataError(f"the nodes of version {number} have ids of their own, those of the new graph have none")
+    before, now = (about.get("features") for about in (manifest.dataset, details.get("dataset", {})))
+    if before and now and before != now:
+        raise DataError(f"the model was trained on the features {', '.join(before)}; the new data has {', '.join(now)}")
     model = SGFormer(manifest.config)
     model.load_weights({tensor: np.asarray(array) for tensor, array in weights.items()})
     lineage = dict(manifest.training) | {"refreshed_from": {"version": number, "snapshot": manifest.snapshot}}
-    details = {"class_names": manifest.classes, "training": lineage} | details
+    details = {"class_names": manifest.classes, "training": lineage, "states": manifest.sizes.states} | details
     return publish(model.eval(), graph, store=store, name=name, **details)
 
 

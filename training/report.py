@@ -15,7 +15,7 @@ from sklearn import metrics
 
 from sgformer import SGFormer, probabilities, summarize
 from training import charts
-from training.labelled import PARTS, TEST, VALIDATION, LabelledGraph
+from training.labelled import PARTS, TEST, LabelledGraph
 from training.loop import TrainedModel, TrainingConfig
 
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2rem auto;padding:0 1rem;color:#1f2937}
@@ -61,7 +61,7 @@ def _charts(data: LabelledGraph, trained: TrainedModel) -> list[str]:
     ]
     found = [charts.lines("Training", epochs, curves, "epoch")] if len(epochs) > 1 else []
     found.append(_branches(trained.model, data))
-    nodes = data.nodes(TEST) if len(data.nodes(TEST)) else data.nodes(VALIDATION)
+    nodes = data.nodes(TEST)
     if data.task == "multiclass" and len(nodes):
         right = trained.logits[nodes].argmax(axis=1) == data.labels[nodes]
         found += [_calibration(trained.logits[nodes], right), _by_degree(data.graph.adjacency.degrees(nodes), right)]

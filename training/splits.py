@@ -13,10 +13,11 @@ Split = NDArray[np.int8]
 
 
 def random_split(labelled: NDArray[np.bool_], seed: int, shares: tuple[float, float] = (0.5, 0.25)) -> Split:
-    """The labelled nodes, shuffled: the first share trains, the second validates, the rest tests."""
+    """The labelled nodes, shuffled: the first share trains (one node at least), the second validates, the rest tests."""
     nodes = np.flatnonzero(labelled)
     order = np.random.default_rng(seed).permutation(nodes)
-    first, second = (round(len(nodes) * share) for share in (shares[0], shares[0] + shares[1]))
+    first = max(1, round(len(nodes) * shares[0]))
+    second = max(first + 1, round(len(nodes) * (shares[0] + shares[1])))
     return from_nodes(len(labelled), order[:first], order[first:second], order[second:])
 
 

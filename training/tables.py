@@ -73,8 +73,9 @@ def parser() -> argparse.ArgumentParser:
         "sgf-train table", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     found.add_argument("table", choices=list(TABLES))
-    found.add_argument("--seeds", type=int, default=5, help="runs per data set, each with its own seed and stored split")
-    found.add_argument("--only", nargs="*", metavar="NAME", help="these data sets only")
+    found.add_argument("--seeds", type=int, choices=range(1, 101), default=5, metavar="N", help="runs per data set")
+    names = sorted({row.dataset for row in MEDIUM})
+    found.add_argument("--only", nargs="+", choices=names, metavar="NAME", help="these data sets only")
     found.add_argument("--results", type=Path, default=RESULTS, help="JSON with all tables; results.md is written beside it")
     found.set_defaults(command=lambda options: TABLES[options.table](options))
     return found

@@ -46,7 +46,8 @@ def roc_auc(logits: NDArray[Any], labels: NDArray[Any], task: Task) -> float:
         chance = probabilities(logits, task)
         if chance.shape[1] == 2:
             return float(metrics.roc_auc_score(labels, chance[:, 1])) if len(np.unique(labels)) == 2 else 0.5
-        return float(metrics.roc_auc_score(labels, chance, multi_class="ovr", labels=np.arange(chance.shape[1])))
+        present = [one for one in np.unique(labels).tolist() if (labels != one).any()]
+        return float(np.mean([metrics.roc_auc_score(labels == one, chance[:, one]) for one in present])) if present else 0.5
     columns = [(labels[:, c], logits[:, c]) for c in _tasks_with_both(labels)]
     scores = [metrics.roc_auc_score(truth[~np.isnan(truth)], chance[~np.isnan(truth)]) for truth, chance in columns]
     return float(np.mean(scores)) if scores else 0.5

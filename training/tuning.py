@@ -5,7 +5,7 @@ The space is the paper's, plus feature normalisation and the switches in which i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,36 +50,35 @@ STARTS: tuple[dict[str, Any], ...] = (
 
 
 def tune(
-    load: Callable[[int], LabelledGraph],
+    folds: Sequence[LabelledGraph],
     trials: int,
     *,
     fixed: dict[str, Any],
-    seeds: int = 2,
     on_trial: Callable[[int, float, dict[str, Any]], None] = lambda *_: None,
 ) -> tuple[dict[str, Any], float]:
     """The best settings and their mean validation score.
 
     Args:
-        load: the data for a seed, which also decides the split where there are several.
+        folds: the data, once per training seed. Pass the split that will be tested every time: the test nodes of one split
+            are training nodes of another.
         fixed: settings that are not searched.
     """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    data = [load(seed) for seed in range(seeds)]
     free = {name: choices for name, choices in SPACE.items() if name not in fixed}
 
     def objective(trial: Any) -> float:
         settings = fixed | {name: trial.suggest_categorical(name, choices) for name, choices in free.items()}
         scores = []
-        for seed, one in enumerate(data):
+        for seed, one in enumerate(folds):
             config, training = configurations(one, settings | {"seed": seed})
             scores.append(train(config, one, training).best.validation)
         mean = float(np.mean(scores))
         on_trial(trial.number + 1, mean, settings)
         return mean
 
-    smaller = tasks.better(data[0].metric, 0, 1)
+    smaller = tasks.better(folds[0].metric, 0, 1)
     study = optuna.create_study(direction="minimize" if smaller else "maximize", sampler=optuna.samplers.TPESampler(seed=0))
     for start in STARTS:
         study.enqueue_trial({name: start[name] for name in free})

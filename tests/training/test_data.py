@@ -161,7 +161,8 @@ def test_ogb_is_read_as_it_is(root: Path) -> None:
     papers = datasets.load("ogbn-papers100M", root=root)
     assert (papers.labels[::5] == -1).all()
     assert papers.labels[1] == 1
-    assert [len(papers.nodes(part)) for part in (TRAIN, VALIDATION, TEST)] == [15, 7, 8]
+    assert [len(papers.nodes(part)) for part in (TRAIN, VALIDATION, TEST)] == [12, 5, 7]
+    assert (papers.split[::5] == UNUSED).all()
 
 
 def test_pokec_has_users_and_missing_genders(root: Path) -> None:
@@ -233,6 +234,8 @@ def test_the_task_is_told_from_the_labels(tmp_path: Path) -> None:
         ({"y": np.full(20, np.inf)}, None, "y: row 0 is infinite"),
         ({"y": np.array(["a"] * 20)}, None, "y holds <U1"),
         ({"y": RNG.random(20)}, "multiclass", "y holds float64, expected classes"),
+        ({"y": np.zeros(20, dtype=int)}, None, "y has a single class: there is nothing to tell apart"),
+        ({"y": np.arange(20) * 10**11}, None, "which is more than there are nodes"),
         ({"class_names": np.array(["a"])}, None, "y has class 2, class_names has 1 names"),
         ({"split": np.full(20, 3)}, None, "split is int64 (20,), expected 20 of 0 (train)"),
         ({"train_mask": np.ones(20, dtype=bool)}, None, "expected all of train_mask, val_mask, test_mask"),
@@ -289,7 +292,6 @@ def test_a_folder_of_tables_is_a_graph(tmp_path: Path, kind: str) -> None:
         ({"nodes": {"height": [None, *range(19)]}}, "nodes: row 1, column height: None is not a finite number"),
         ({"nodes": {"width": ["x"] * 20}}, "nodes: row 1, column width: 'x' is not a finite number"),
         ({"nodes": {"id": ["n1"] * 20}}, "rows 0 and 1 have the same id 'n1'"),
-        ({"nodes": {"id": [0.5] * 20}}, "nodes: row 1, column id: 0.5 is not an id"),
         ({"nodes": {"split": ["dev"] * 20}}, "nodes: row 1, column split: 'dev', expected train, val, test or nothing"),
         ({"nodes": {"height": None, "width": None}}, "no feature columns besides id, label and split"),
     ],
@@ -298,6 +300,63 @@ def test_a_folder_that_is_no_graph(tmp_path: Path, kind: str, changes: dict[str,
     with pytest.raises(DataError) as caught:
         read_user_data(write_folder(tmp_path / "pets", kind, **changes))
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("labels", "task", "expected", "names"),
+    [
+        ([20, 35, 60, None], "regression", [20, 35, 60, None], None),
+        ([1.5, 2.0, 3.0, None], None, [1.5, 2.0, 3.0, None], None),
+        ([0.0, 1.0, 10.0, None], None, [0, 1, 2, -1], ("0", "1", "10")),
+        ([2, 10, 1, 2], None, [1, 2, 0, 1], ("1", "2", "10")),
+        (["b", "a", None, "b"], None, [1, 0, -1, 1], ("a", "b")),
+    ],
+)
+def test_labels_are_what_they_look_like(
+    tmp_path: Path, kind: str, labels: list[Any], task: Any, expected: list[Any], names: Any
+) -> None:
+    data = read_user_data(write_folder(tmp_path / "pets", kind, nodes={"label": labels * 5}), task)
+    found = [None if value != value else value for value in data.labels[:4].tolist()]
+    assert found == expected
+    assert data.class_names == names
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_ids_are_kept_as_they_are_written(tmp_path: Path, kind: str) -> None:
+    ids = [f"{number:03}" for number in range(20)]
+    edges = {"source": ["001", "002", "003"], "target": ["004", "005", "006"]}
+    data = read_user_data(write_folder(tmp_path / "a", kind, nodes={"id": ids}, edges=edges))
+    assert data.node_ids is not None
+    assert data.node_ids.rows(["007"]).tolist() == [7]
+    numbers = {"source": [1, 2, 3], "target": [4, 5, 6]}
+    data = read_user_data(write_folder(tmp_path / "b", kind, nodes={"id": list(range(20))}, edges=numbers))
+    assert data.node_ids is not None
+    assert data.node_ids.rows([7]).tolist() == [7]
+    mixed = {"source": ["1", "2", "3"], "target": ["2", "3", "zz"]}
+    with pytest.raises(DataError, match="edges: row 3, column target: 'zz' is not the id of a node"):
+        read_user_data(write_folder(tmp_path / "c", kind, nodes={"id": list(range(20))}, edges=mixed))
+
+
+def test_a_table_in_another_encoding_is_refused(tmp_path: Path) -> None:
+    write_folder(tmp_path / "pets", "csv")
+    (tmp_path / "pets" / "nodes.csv").write_bytes("id,größe,label\n1,2,a\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"nodes.csv cannot be read"):
+        read_user_data(tmp_path / "pets")
+    (tmp_path / "pets" / "nodes.csv").write_text("id,a,label\n")
+    with pytest.raises(DataError, match="nodes: the table has no rows"):
+        read_user_data(tmp_path / "pets")
+
+
+def test_texts_of_users_may_hold_quotes(root: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(root / "pokec", tmp_path / "pokec")
+    path = tmp_path / "pokec" / "soc-pokec-profiles.txt"
+    path.parent.chmod(0o755)
+    path.chmod(0o644)
+    path.write_text(path.read_text().replace("region", '"unclosed', 3))
+    assert datasets.load("pokec", root=tmp_path).graph.num_nodes == 30
 
 
 def test_a_folder_without_tables(tmp_path: Path) -> None:

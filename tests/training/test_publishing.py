@@ -90,6 +90,11 @@ def test_two_csv_files_become_a_live_model_and_grow(tmp_path: Path, capsys: pyte
         assert snapshot.node_ids is not None
         assert snapshot.node_ids.rows(["n20"]).tolist() == [20]
         assert snapshot.manifest.classes == ("blue", "red")
+    write_folder(
+        folder, "csv", nodes=changes | {"label": None, "depth": [1.0] * 21, "width": None}, edges={"target": ["n3"] * 3}
+    )
+    assert main(["refresh", "--data", str(folder), *where]) == 1
+    assert "the model was trained on the features height, width; the new data has height, depth" in capsys.readouterr().err
     assert main(["refresh", "--data", str(folder), "--store", str(tmp_path / "none")]) == 1
     assert "say which model with --model: the store has none" in capsys.readouterr().err
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_store import DataError
+from model_store.graph_file import read_arrays
 from sgformer import SparseRows
 from sgformer.features import FeatureRows
 
@@ -24,8 +25,7 @@ def found(path: Path) -> Path:
 
 
 def read(path: Path) -> dict[str, NDArray[Any]]:
-    with np.load(found(path), allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+    return read_arrays(found(path), None)
 
 
 def as_features(dense: NDArray[Any]) -> FeatureRows:

@@ -25,6 +25,8 @@ def loader(name: str, per_class: bool = False) -> Callable[[Path, int, int], Lab
         labels = data.y.numpy().astype(np.int64)
         graph = Graph.build(as_features(data.x.numpy()), data.edge_index.numpy())
         public = from_nodes(len(labels), data.train_mask.numpy(), data.val_mask.numpy(), data.test_mask.numpy())
-        return LabelledGraph(name, graph, labels, per_class_split(labels, seed) if per_class else public)
+        if per_class:
+            return LabelledGraph(f"{name}-random", graph, labels, per_class_split(labels, seed))
+        return LabelledGraph(name, graph, labels, public)
 
     return load

@@ -6,6 +6,7 @@ soc-pokec-relationships.txt has two: both users.
 
 from __future__ import annotations
 
+from csv import QUOTE_NONE
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ def _columns(path: Path, numbers: list[int]) -> NDArray[np.float64]:
 
     compressed = path.with_name(f"{path.name}.gz")
     there = compressed if compressed.exists() else found(path)
-    frame = pandas.read_csv(there, sep="\t", header=None, usecols=numbers, na_values=["null"])
+    frame = pandas.read_csv(there, sep="\t", header=None, usecols=numbers, na_values=["null"], quoting=QUOTE_NONE)
     return np.asarray(frame[numbers].to_numpy(dtype=np.float64))
 
 
