@@ -160,7 +160,8 @@ chosen by validation, and no test label touches any choice. Recipes: `training/r
 """
 SPLITS = """
 The first three use the public split, `-random` 20 random nodes per class (the authors' commands), the others their stored
-splits.
+splits. Settings are shared by all splits of a data set, as in the paper: a test node of one split may have been a validation
+node of another.
 """
 
 
