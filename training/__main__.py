@@ -51,6 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (SgformerError, StoreError, OSError) as error:
         print(f"sgf-train: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
+    except KeyboardInterrupt:  # outside the loop, which has its own answer to it
+        print("sgf-train: interrupted", file=sys.stderr)
+        return commands.STOPPED
     return code
 
 

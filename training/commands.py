@@ -43,6 +43,8 @@ def train_model(options: argparse.Namespace) -> int:
         settings |= _tuned(options, data, settings)
     config, training = configurations(data, settings)
     checkpoint = Path(options.store).parent / "training" / f"{name}.safetensors"
+    if checkpoint.exists() and not options.resume:
+        checkpoint.replace(checkpoint.with_suffix(".earlier.safetensors"))  # of a run that was stopped: not ours to lose
     start = time.perf_counter()
     try:
         with _stop_signals() as stopping, _progress(options, data, training) as show:

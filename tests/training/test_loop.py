@@ -194,5 +194,7 @@ def test_a_signal_leaves_a_run_that_can_be_resumed(tmp_path: Path, number: signa
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors.startswith("stopped; the same command with --resume goes on from ")
-    assert checkpoint.exists()
+    kept = checkpoint.read_bytes()
     assert not (tmp_path / "models").exists()
+    subprocess.run(command(tmp_path / "models", "--epochs", "1", "--no-publish"), check=True, capture_output=True)
+    assert checkpoint.with_suffix(".earlier.safetensors").read_bytes() == kept, "a new run put the stopped one aside"
