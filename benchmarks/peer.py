@@ -34,6 +34,10 @@ class Pair:
         self.ours = SGFormer(replace(imported.config, attention_dropout=DROPOUT, gnn_dropout=DROPOUT))
         self.ours.load_weights(imported.weights())
         self.labels = torch.randint(CLASSES, (graph.num_nodes,))
+        half, quarter = graph.num_nodes // 2, graph.num_nodes // 4
+        shuffled = torch.randperm(graph.num_nodes)
+        self.parts = shuffled[:half], shuffled[half : half + quarter]
+        """Nodes that train and nodes that validate."""
 
     def their_logits(self) -> Run:
         rows = self.graph.features
@@ -58,18 +62,16 @@ class Pair:
         return _streaming(SGFormer(config), self.graph)
 
     def their_epoch(self) -> Run:
-        """A step, and a forward in evaluation mode for the validation score."""
-        step, forward = self.their_step(), self.their_forward()
-        return lambda: (step(), forward())[1]
+        """A step on the training nodes, and the validation nodes' logits in evaluation mode, as an ordinary loop has it."""
+        logits, optimizer = self.their_logits(), torch.optim.Adam(self.theirs.parameters(), lr=1e-3)
+        return _epoch(self.theirs, optimizer, self.labels, self.parts, lambda nodes: logits()[nodes])
 
     def our_epoch(self) -> Run:
-        step, forward = self.our_step(), FullForward(self.ours.config, self.graph)
-
-        def epoch() -> torch.Tensor:
-            step()
-            return torch.from_numpy(forward.logits(self.ours.weights()))
-
-        return epoch
+        """The same, as `training.loop` has it."""
+        inputs, optimizer = self.ours.prepare(self.graph), torch.optim.Adam(self.ours.parameters(), lr=1e-3)
+        return _epoch(
+            self.ours, optimizer, self.labels, self.parts, lambda nodes: F.log_softmax(self.ours(inputs, nodes), dim=-1)
+        )
 
     def their_step(self) -> Run:
         return _training(self.theirs, self.their_logits(), self.labels)
@@ -98,6 +100,27 @@ def _streaming(model: SGFormer, graph: Graph) -> Run:
         return logits
 
     return run
+
+
+def _epoch(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    labels: torch.Tensor,
+    parts: tuple[torch.Tensor, torch.Tensor],
+    logits: Callable[[torch.Tensor], torch.Tensor],
+) -> Run:
+    trains, validates = parts
+
+    def epoch() -> torch.Tensor:
+        model.train()
+        optimizer.zero_grad()
+        F.nll_loss(logits(trains), labels[trains]).backward()
+        optimizer.step()
+        model.eval()
+        with torch.inference_mode():
+            return logits(validates)
+
+    return epoch
 
 
 def _training(model: torch.nn.Module, logits: Run, labels: torch.Tensor) -> Run:

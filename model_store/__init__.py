@@ -21,7 +21,8 @@ from model_store.manifest import FileEntry, Manifest
 from model_store.node_ids import NodeIds
 from model_store.probes import Engine, Probe, Probes
 from model_store.snapshot import Snapshot
-from model_store.store import ModelVersions, Pruned, Store
+from model_store.store import Store
+from model_store.versions import ModelVersions, Pruned
 
 if TYPE_CHECKING:
     from model_store.writer import Contents, write_snapshot

@@ -16,6 +16,7 @@ from typing import Any
 from model_store import commands
 from model_store.commands import DAMAGED, Outcome
 from model_store.errors import InvalidName, ProbeError, SnapshotError, StoreError, UnknownModel, UnknownVersion
+from model_store.flags import at_least_one, default_model, default_store
 from sgformer import SgformerError
 
 EXIT_CODES: tuple[tuple[tuple[type[Exception], ...], int], ...] = (
@@ -27,9 +28,7 @@ EXIT_CODES: tuple[tuple[tuple[type[Exception], ...], int], ...] = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    defaults = argparse.Namespace(
-        store=Path(os.environ.get("SGF_STORE") or "var/models"), model=os.environ.get("SGF_MODEL") or None, json=False
-    )
+    defaults = argparse.Namespace(store=default_store(), model=default_model(), json=False)
     options = _parser().parse_args(arguments, defaults)
     command: Callable[[argparse.Namespace], Outcome] = options.command
     try:
@@ -79,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     command("activate", commands.activate, "verify a version and make it live").add_argument("version")
     command("rollback", commands.rollback, "go back to the version that was live before")
     added = command("prune", commands.prune, "remove old versions and what killed processes left behind")
-    added.add_argument("--keep", type=_at_least_one, default=3, help="how many of the newest stay (default 3)")
+    added.add_argument("--keep", type=at_least_one, default=3, help="how many of the newest stay (default 3)")
     added = command("export-onnx", commands.export_onnx, "write the request-time part for ONNX Runtime")
     added.add_argument("version", nargs="?", help="default: the live one")
     added.add_argument("--output", type=Path, default=Path("model.onnx"))
@@ -95,12 +94,6 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--states", choices=["float32", "float16"], default="float32", help="float16 halves the disk space")
     parser.add_argument("--no-onnx", action="store_true", help="leave out model.onnx")
     parser.add_argument("--activate", action="store_true", help="make it live")
-
-
-def _at_least_one(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from typing import Any
 
 from model_store.errors import DataError, InvalidName, ProbeError, SnapshotError, UnknownModel, UnknownVersion
 from model_store.names import checked_version
-from model_store.store import ModelVersions, Store
-from model_store.tables import describe, human_bytes, table
+from model_store.store import Store
+from model_store.tables import describe, human_bytes, published, table
+from model_store.versions import ModelVersions
 
 DAMAGED = 4
 
@@ -109,9 +110,8 @@ def import_model(options: argparse.Namespace) -> Outcome:
     name, store = options.model or "imported", Store(options.store)
     version = store.publish(name, contents, states=options.states, onnx=not options.no_onnx, activate=options.activate)
     manifest = store.model(name).manifest(version)
-    state = "live" if options.activate else f"not live yet: sgf-models --model {name} activate {version}"
     result = {"model": name, "version": version, "snapshot": manifest.snapshot, "live": options.activate}
-    return Outcome(result, f"published {name} {version}, {manifest.sizes.nodes:,} nodes, {state}")
+    return Outcome(result, published(name, version, manifest.sizes.nodes, options.activate))
 
 
 def _entries(versions: ModelVersions) -> list[dict[str, Any]]:
@@ -156,12 +156,12 @@ def _columns(entry: dict[str, Any]) -> list[str]:
 def _model(options: argparse.Namespace) -> ModelVersions:
     """The model that was named, or the only one there is."""
     store = Store(options.store)
-    if options.model:
-        return store.model(options.model)
-    names = store.models()
-    if len(names) != 1:
-        raise UnknownModel(f"say which model with --model: the store {options.store} has {', '.join(names) or 'none'}")
-    return store.model(names[0])
+    try:
+        name = options.model or store.only_model()
+    except DataError as error:
+        # As this kind, it keeps the exit code that tells scripts: no such model.
+        raise UnknownModel(f"{error} ({options.store})") from error
+    return store.model(name)
 
 
 def _version(options: argparse.Namespace, versions: ModelVersions) -> int:

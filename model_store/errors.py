@@ -7,7 +7,7 @@ StoreError
 +-- NothingToRollBackTo    no earlier live version is left
 +-- SnapshotError          a snapshot that must not be served: `.file` and `.reason`
 +-- ProbeError             an engine that does not answer its probes
-+-- DataError              a graph or weights file that cannot be imported
++-- DataError              what a user gave or left out: a graph, labels or weights that cannot be used, which model
 """
 
 from __future__ import annotations

@@ -34,7 +34,6 @@ from model_store.layout import (
 )
 from model_store.locks import SharedLock
 from model_store.manifest import Manifest
-from model_store.names import is_version
 from model_store.node_ids import NodeIds
 from model_store.probes import Probes
 from model_store.structure import check_structure
@@ -157,7 +156,7 @@ def _locked(folder: Path) -> SharedLock:
     except FileNotFoundError:
         if folder.exists():
             raise SnapshotError(MANIFEST, "is missing") from None
-        raise UnknownVersion(f"there is no version {folder.name} of {folder.parent.name}{_others(folder)}") from None
+        raise UnknownVersion(f"there is no version {folder.name} of {folder.parent.name}") from None
     except OSError as error:
         raise SnapshotError(MANIFEST, f"cannot be opened: {error.strerror}") from error
     opened, lock = os.fstat(handle), SharedLock(handle)
@@ -172,13 +171,6 @@ def _locked(folder: Path) -> SharedLock:
         lock.release()
         raise UnknownVersion(f"version {folder.name} of {folder.parent.name} was removed")
     return lock
-
-
-def _others(folder: Path) -> str:
-    there = (
-        sorted(int(path.name) for path in folder.parent.iterdir() if is_version(path.name)) if folder.parent.is_dir() else []
-    )
-    return f" (there: {', '.join(map(str, there)) or 'none'})"
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -29,6 +29,12 @@ def human_bytes(size: int) -> str:
     return f"{amount:.1f} TB"
 
 
+def published(name: str, version: int, nodes: int, live: bool) -> str:
+    """What was published, and what is left to do until it is live."""
+    state = "live" if live else f"not live yet: sgf-models --model {name} activate {version}"
+    return f"published {name} {version}, {nodes:,} nodes, {state}"
+
+
 def describe(manifest: dict[str, Any], events: Sequence[Event]) -> str:
     """A manifest as `show` prints it."""
     config = manifest["config"]

@@ -12,38 +12,42 @@ import torch
 from torch import Tensor
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, scale: Tensor) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, scale: Tensor, own: Tensor | None = None) -> Tensor:
     """[V + c Q (K^T V)] / [1 + c Q (K^T 1)], row-wise, for every head (paper, "Simple Global Attention Network").
 
     Args:
-        query: (heads, N, d), and so are `key` and `value`.
+        query: (heads, n, d): of all nodes, or of those whose answers are wanted.
+        key: (heads, N, d), and so is `value`.
         scale: the scalar c, 1 / (|Q| |K| N) or 1 / N (see `AttentionSums`).
+        own: the values of the querying nodes, where those are not all.
     """
-    return _Attention.apply(query, key, value, scale)  # type: ignore[no-any-return, no-untyped-call]  # torch's stub
+    return _Attention.apply(query, key, value, scale, own)  # type: ignore[no-any-return, no-untyped-call]  # torch's stub
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: Tensor) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: Tensor, own: Tensor | None) -> Tensor:
         key_value = key.mT @ value  # (H, d, d)
         key_sum = key.sum(dim=1)[:, :, None]  # (H, d, 1)
-        share = (query @ (key_sum * scale)).add_(1).reciprocal_()  # (H, N, 1): one over the denominator
-        out = torch.baddbmm(value, query, key_value * scale).mul_(share)  # (H, N, d)
+        share = (query @ (key_sum * scale)).add_(1).reciprocal_()  # (H, n, 1): one over the denominator
+        out = torch.baddbmm(value if own is None else own, query, key_value * scale).mul_(share)  # (H, n, d)
         ctx.save_for_backward(query, key, value, scale, key_value, key_sum, share, out)
+        ctx.all_query = own is None
         return out
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
         query, key, value, scale, key_value, key_sum, share, out = ctx.saved_tensors
         numerator = gradient * share  # d loss / d [V + c Q S]
-        denominator = -(numerator * out).sum(dim=2, keepdim=True)  # d loss / d [1 + c Q s]
+        denominator = torch.einsum("hnd,hnd->hn", numerator, out)[:, :, None].neg_()  # d loss / d [1 + c Q s]
         grad_key_value = query.mT @ numerator  # d loss / d (c S)
         grad_key_sum = query.mT @ denominator  # d loss / d (c s)
-        grad_query = torch.baddbmm(denominator * (key_sum * scale).mT, numerator, (key_value * scale).mT)
-        grad_key = torch.baddbmm((grad_key_sum * scale).mT, value, (grad_key_value * scale).mT)
-        grad_value = numerator.baddbmm_(key, grad_key_value * scale)
+        grad_query = (numerator @ (key_value * scale).mT).addcmul_(denominator, (key_sum * scale).mT)
+        grad_key = (value @ (grad_key_value * scale).mT).add_((grad_key_sum * scale).mT)
         grad_scale = (grad_key_value * key_value).sum() + (grad_key_sum * key_sum).sum()
-        return grad_query, grad_key, grad_value, grad_scale
+        if ctx.all_query:
+            return grad_query, grad_key, numerator.baddbmm_(key, grad_key_value * scale), grad_scale, None
+        return grad_query, grad_key, key @ (grad_key_value * scale), grad_scale, numerator
 
 
 def unit_rows(rows: Tensor, filler: float) -> Tensor:

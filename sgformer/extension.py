@@ -49,15 +49,41 @@ def extend(
         NewNodeError: the question was checked against another graph or model.
         NeighborhoodTooLarge: `exact` and a scenario needs more than `max_recompute` adjacency entries.
     """
+    reached = reach(model, states, adjacency, new, mode, max_recompute)
+    attended = _attended(model, sums, new, reached.inputs)
+    answers = model.answer(reached.inputs, attended, reached.graph_states)
+    return ExtendedAnswers(answers.embeddings, answers.logits, reached.recomputed, reached.exactness)
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What the graph has done to new nodes; attention and the two branches' sum are still to come."""
+
+    inputs: Array
+    """Z0 of the new nodes."""
+    graph_states: Array
+    """The GCN's output for them."""
+    recomputed: Indices
+    exactness: Mode
+
+
+def reach(
+    model: InferenceModel,
+    states: NodeStates,
+    adjacency: Adjacency,
+    new: NewNodes,
+    mode: Mode = "exact",
+    max_recompute: int | None = None,
+) -> Reached:
+    """The part of `extend` that reads the graph: for engines that do the rest elsewhere. Raises what `extend` raises."""
     _check_question(model, states, adjacency, new, mode)
     layers = model.config.layers
     exact = mode == "exact" or layers < 2
     inputs, graph_inputs = model.inputs(new.features)
     around = Neighborhood.around(new, adjacency, layers if exact else min(layers, 1), max_recompute)
     graph_states = _propagated(model, states, around, graph_inputs)
-    answers = model.answer(inputs, _attended(model, sums, new, inputs), graph_states)
     recomputed = around.recomputed(new.num_scenarios)[new.scenarios]
-    return ExtendedAnswers(answers.embeddings, answers.logits, recomputed, "exact" if exact else "frozen")
+    return Reached(inputs, graph_states, recomputed, "exact" if exact else "frozen")
 
 
 def _attended(model: InferenceModel, sums: AttentionSums, new: NewNodes, inputs: Array) -> Array:

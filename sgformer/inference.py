@@ -181,7 +181,7 @@ class InferenceModel:
         Raises:
             UnknownNodeError: an id that is not an integer from 0 to N - 1.
         """
-        nodes = _checked_ids(nodes, states.num_nodes)
+        nodes = checked_ids(nodes, states.num_nodes)
         return self.answer_from(sums, self.rows(states.inputs, nodes), self.rows(states.layers[-1], nodes))
 
     def answer_from(self, sums: AttentionSums, inputs: Array, graph_states: Array) -> Answers:
@@ -261,7 +261,7 @@ class InferenceModel:
         )
 
 
-def _checked_ids(nodes: Any, num_nodes: int) -> Indices:
+def checked_ids(nodes: Any, num_nodes: int) -> Indices:
     ids = np.asarray(nodes)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise UnknownNodeError(f"nodes are {ids.dtype} with {ids.ndim} dimension(s), expected a list of integer ids")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -19,7 +18,7 @@ from sgformer.errors import GraphError
 from sgformer.features import SparseRows, column_statistics, folded, transformed
 from sgformer.graph import Graph
 from sgformer.inference import ROW_EPSILON, InferenceModel
-from sgformer.propagation import Propagation, SparseFeatures
+from sgformer.propagation import Propagation, SparseFeatures, linear, rows_of
 from sgformer.weights import check_weights, layer_has_weight, layer_is_plain
 
 
@@ -34,7 +33,8 @@ class GraphTensors:
 class SGFormer(nn.Module):
     """One layer of exact all-pair attention beside a GCN.
 
-    `forward` takes what `prepare` made of a graph and returns the logits of all its nodes.
+    `forward` takes what `prepare` made of a graph and returns the logits of all its nodes, or of some: the others still take
+    part in everything that reaches those, but what only their own answers need is left out.
     """
 
     feature_mean: Tensor
@@ -50,9 +50,12 @@ class SGFormer(nn.Module):
         self.key = nn.Linear(hidden, joined, bias=config.qkv_bias)
         self.value = nn.Linear(hidden, joined, bias=config.qkv_bias) if config.value_map else None
         self.attention_norm = nn.LayerNorm(hidden) if config.attention_layer_norm else None
-        self.graph_input = None
-        if config.gnn_input != "shared":
-            self.graph_input = nn.Linear(wide, hidden, bias=config.gnn_input == "own")
+        self.graph_input: nn.Linear | None = None
+        if config.gnn_input == "own":
+            self.graph_input = nn.Linear(wide, hidden)
+        elif config.gnn_input == "features":
+            self.graph_input = nn.Linear(wide, hidden, bias=False)
+            nn.init.xavier_uniform_(self.graph_input.weight)  # it is the weight of the first GCN layer
         has_norm = config.gnn_input == "own" and config.gnn_batch_norm
         self.graph_input_norm = nn.BatchNorm1d(hidden) if has_norm else None
         self.graph_layers = nn.ModuleList(GraphConvolution(config, index) for index in range(config.layers))
@@ -82,16 +85,16 @@ class SGFormer(nn.Module):
             features = torch.as_tensor(rows, dtype=weight.dtype, device=weight.device)
         return GraphTensors(features, Propagation.of(graph.adjacency, weight.dtype, weight.device))
 
-    def forward(self, graph: GraphTensors) -> Tensor:
-        logits: Tensor = self.output(self.embed(graph))
-        return logits
+    def forward(self, graph: GraphTensors, nodes: Tensor | None = None) -> Tensor:
+        """The logits of all nodes in their order, or of `nodes`, each at most once."""
+        return _through(self.output, self.embed(graph, nodes))
 
-    def embed(self, graph: GraphTensors) -> Tensor:
+    def embed(self, graph: GraphTensors, nodes: Tensor | None = None) -> Tensor:
         """Z_out = (1 - alpha) AN(Z0) + alpha GN(Z0, A) (paper, "Model Design")."""
         config = self.config
         states = self._input_states(graph.features)
-        attended = self._attention_branch(states)
-        propagated = self._graph_branch(graph, states)
+        attended = self._attention_branch(states, nodes)
+        propagated = self._graph_branch(graph, states, nodes)
         if config.combine == "cat":
             return torch.cat([attended, propagated], dim=1)
         return torch.lerp(attended, propagated, config.alpha)
@@ -118,38 +121,45 @@ class SGFormer(nn.Module):
             states = self.input_norm(states)
         return dropout(states, self.config.attention_dropout, self.training, relu=True)
 
-    def _attention_branch(self, states: Tensor) -> Tensor:
+    def _attention_branch(self, states: Tensor, nodes: Tensor | None) -> Tensor:
         config = self.config
-        attended = self._attend(states)
+        attended = self._attend(states, nodes)
         if config.attention_residual is not None:
-            attended = torch.lerp(states, attended, config.attention_residual)
+            attended = torch.lerp(rows_of(states, nodes), attended, config.attention_residual)
         if self.attention_norm is not None:
             attended = self.attention_norm(attended)
         return dropout(attended, config.attention_dropout, self.training, relu=config.attention_activation)
 
-    def _attend(self, states: Tensor) -> Tensor:
+    def _attend(self, states: Tensor, nodes: Tensor | None) -> Tensor:
         """The all-pair attention in O(N): [V + Q~ (K~^T V) / N] / [1 + Q~ (K~^T 1) / N]."""
         config, count = self.config, states.shape[0]
-        query, key = self._by_head(self.query(states)), self._by_head(self.key(states))
-        value = states.expand(config.heads, -1, -1) if self.value is None else self._by_head(self.value(states))
+        key = self._by_head(_through(self.key, states))
+        value = states.expand(config.heads, -1, -1) if self.value is None else self._by_head(_through(self.value, states))
         if config.normalization == "row":
-            query, key = unit_rows(query, ROW_EPSILON), unit_rows(key, ROW_EPSILON)
+            query = unit_rows(self._by_head(_through(self.query, rows_of(states, nodes))), ROW_EPSILON)
+            key = unit_rows(key, ROW_EPSILON)
             scale = query.new_tensor(1 / count)
         else:
-            norms = query.norm() * key.norm() * count
+            everyones = _through(self.query, states)  # its norm is over all nodes, whoever asks
+            norms = everyones.norm() * key.norm() * count
+            query = self._by_head(rows_of(everyones, nodes))
             scale = torch.where(norms > 0, 1 / torch.where(norms > 0, norms, 1), 0)
-        out = attend(query, key, value, scale)  # (H, N, d)
+        own = None if nodes is None else value.index_select(1, nodes)
+        out = attend(query, key, value, scale, own)  # (H, n, d)
         return out[0] if config.heads == 1 else out.mean(dim=0)
 
     def _by_head(self, rows: Tensor) -> Tensor:
         return rows.view(-1, self.config.heads, self.config.hidden).transpose(0, 1)  # (H, N, d)
 
-    def _graph_branch(self, graph: GraphTensors, states: Tensor) -> Tensor:
+    def _graph_branch(self, graph: GraphTensors, states: Tensor, nodes: Tensor | None) -> Tensor:
         initial = self._graph_input_states(graph.features, states)
+        if not self.graph_layers:
+            return rows_of(initial, nodes)
         out = initial
-        for layer in self.graph_layers:
+        for layer in self.graph_layers[:-1]:
             out = layer(graph.propagate(out), initial)
-        return out
+        last: Tensor = self.graph_layers[-1](graph.propagate(out), initial, nodes)
+        return last
 
     def _graph_input_states(self, features: Tensor | SparseFeatures, states: Tensor) -> Tensor:
         if self.graph_input is None:
@@ -161,11 +171,10 @@ class SGFormer(nn.Module):
             out = self.graph_input_norm(out)
         return dropout(out, self.config.gnn_dropout, self.training, relu=True)
 
-    def _read_features(self, linear: nn.Linear, features: Tensor | SparseFeatures) -> Tensor:
+    def _read_features(self, layer: nn.Linear, features: Tensor | SparseFeatures) -> Tensor:
         if isinstance(features, Tensor):
-            out: Tensor = linear(features)
-            return out
-        weight, bias = linear.weight.t(), linear.bias
+            return _through(layer, features)
+        weight, bias = layer.weight.t(), layer.bias
         if self.config.feature_transform == "standard":
             nothing = weight.new_zeros(weight.shape[1])
             weight, bias = folded(weight, nothing if bias is None else bias, *self._feature_statistics())
@@ -176,6 +185,10 @@ class SGFormer(nn.Module):
         if self.config.feature_transform == "standard":
             return self.feature_mean, self.feature_scale
         return torch.zeros(0), torch.ones(0)
+
+
+def _through(layer: nn.Linear, rows: Tensor) -> Tensor:
+    return linear(rows, layer.weight, layer.bias)
 
 
 class GraphConvolution(nn.Module):
@@ -196,13 +209,20 @@ class GraphConvolution(nn.Module):
             self.bias = nn.Parameter(torch.zeros(hidden))
         self.norm = nn.BatchNorm1d(hidden) if config.gnn_batch_norm and not plain else None
 
-    def forward(self, aggregate: Tensor, initial: Tensor) -> Tensor:
+    def forward(self, aggregate: Tensor, initial: Tensor, nodes: Tensor | None = None) -> Tensor:
+        if self.norm is None or not self.training:
+            return self._finished(self._mapped(rows_of(aggregate, nodes), rows_of(initial, nodes)), rows_of(initial, nodes))
+        # In training a batch norm looks at all rows.
+        return self._finished(rows_of(self._mapped(aggregate, initial), nodes), rows_of(initial, nodes))
+
+    def _mapped(self, aggregate: Tensor, initial: Tensor) -> Tensor:
         out = torch.cat([aggregate, initial], dim=1) if self.reads_initial else aggregate
         if self.weight is not None:
-            out = F.linear(out, self.weight, self.bias)
+            out = linear(out, self.weight, self.bias)
         elif self.bias is not None:
             out = out + self.bias
-        if self.norm is not None:
-            out = self.norm(out)
+        return out if self.norm is None else self.norm(out)
+
+    def _finished(self, out: Tensor, initial: Tensor) -> Tensor:
         out = dropout(out, self.dropout, self.training, relu=self.activation)
         return out + initial if self.residual else out

@@ -1,6 +1,6 @@
-"""Products with the two matrices that do not change while a model trains: the propagation P and sparse features X.
+"""The products of training. Most are with two matrices that do not change: the propagation P and sparse features X.
 
-Both are CSR products. P = D^-1/2 (A + I) D^-1/2 is symmetric, so its backward pass is the same product; X is transposed
+Both are CSR. P = D^-1/2 (A + I) D^-1/2 is symmetric, so its backward pass is the same product; X is transposed
 once. Nothing is rebuilt per step and nothing is gathered per edge.
 """
 
@@ -95,3 +95,27 @@ class _SparseProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
         return None, ctx.features.transposed @ gradient
+
+
+def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """rows weight^T + bias. torch's own on a CPU first copies the bias into every row, then reads that back."""
+    out = rows @ weight.t()
+    return out if bias is None else out.add_(bias)
+
+
+def rows_of(states: torch.Tensor, nodes: torch.Tensor | None) -> torch.Tensor:
+    """The rows of these nodes, each at most once; all rows for None."""
+    return states if nodes is None else _SomeRows.apply(states, nodes)  # type: ignore[no-untyped-call]
+
+
+class _SomeRows(torch.autograd.Function):
+    """torch's own gradient sorts the indices, in case one is there twice."""
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
+        ctx.nodes, ctx.shape = nodes, states.shape
+        return states[nodes]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient.new_zeros(ctx.shape).index_copy_(0, ctx.nodes, gradient), None

@@ -2,6 +2,7 @@
 
     sgf-train --recipe cora --activate                  a published data set with its recipe
     sgf-train --data graph.npz --hidden 128             your own graph (or a folder with nodes.csv and edges.csv)
+    sgf-train tune --data graph.npz --out mine.toml     search settings by validation; then --recipe mine.toml
     sgf-train refresh --data graph.npz --activate       the live model's weights over a graph that has grown, no training
     sgf-train table medium --seeds 5                    the paper's table, side by side
 
@@ -11,18 +12,19 @@ exit codes: 0 done · 1 refused or failed · 2 wrong usage · 130 stopped by a s
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
 from model_store import StoreError
+from model_store.flags import at_least_one, default_model, default_store
 from sgformer import ConfigError, SgformerError
 from sgformer.config import FeatureTransform, GnnInput, Task
 from training import commands, tables
 from training.datasets import DATASETS
 from training.settings import recipe_names
+from training.splits import Shares
 
 SETTINGS: dict[str, tuple[str, type, str]] = {
     "hidden": ("--hidden", int, "size of the node embeddings"),
@@ -44,7 +46,7 @@ SETTINGS: dict[str, tuple[str, type, str]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = {"refresh": refresh_parser, "table": tables.parser}.get(given[0] if given else "")
+    parser = {"refresh": refresh_parser, "table": tables.parser, "tune": tune_parser}.get(given[0] if given else "")
     options = parser().parse_args(given[1:]) if parser else train_parser().parse_args(given)
     try:
         code: int = options.command(options)
@@ -59,28 +61,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def train_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("sgf-train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--dataset", metavar="NAME", help=f"one of {', '.join(DATASETS)} (default digits)")
-    source.add_argument("--data", type=Path, metavar="PATH", help="your own graph.npz, or folder of CSV or parquet files")
-    parser.add_argument(
-        "--recipe", metavar="NAME", help=f"settings that were chosen for a data set: {', '.join(recipe_names())}"
-    )
-    for name, (flag, kind, about) in SETTINGS.items():
-        parser.add_argument(flag, dest=name, type=kind, help=about)
-    parser.add_argument("--gnn-input", dest="gnn_input", choices=get_args(GnnInput), help="what the GCN reads")
-    parser.add_argument(
-        "--features", dest="feature_transform", choices=get_args(FeatureTransform), help="how features are normalised"
-    )
-    parser.add_argument("--split", type=_split, default=0, metavar="K|T/V/T", help="a stored split, or shares to draw one")
-    parser.add_argument("--task", choices=get_args(Task), help="told from the labels unless given")
+    _add_data(parser)
+    _add_settings(parser)
     parser.add_argument("--resume", action="store_true", help="go on where a stopped or killed run was")
     parser.add_argument("--checkpoint-every", type=float, default=30.0, metavar="SECONDS", help="how often a run is kept")
-    parser.add_argument("--tune", type=_at_least_one, metavar="N", help="search N settings first, by validation")
+    parser.add_argument("--tune", type=at_least_one, metavar="N", help="search N settings first, by validation")
     parser.add_argument("--no-publish", action="store_true", help="train and score only")
     parser.add_argument("--states", choices=["float32", "float16"], default="float32", help="float16 halves the disk space")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
     _add_store(parser)
-    parser.set_defaults(command=commands.train_model, settings=[*SETTINGS, "gnn_input", "feature_transform"])
+    _add_output(parser)
+    parser.set_defaults(command=commands.train_model)
+    return parser
+
+
+def tune_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "sgf-train tune",
+        description="Search settings by validation scores and write the best as a recipe. Settings that are given stay "
+        "fixed. Trials are kept beside it: the same command goes on with a stopped search, and several may share one.",
+    )
+    _add_data(parser)
+    _add_settings(parser)
+    parser.add_argument("--trials", type=at_least_one, default=50, metavar="N", help="how many in all (default 50)")
+    parser.add_argument("--splits", type=at_least_one, metavar="K", help="settings for the first K stored splits together")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.toml", help="the recipe")
+    parser.add_argument("--study", type=Path, metavar="FILE.db", help="the trials (default: beside the recipe)")
+    _add_output(parser)
+    parser.set_defaults(command=commands.search_settings)
     return parser
 
 
@@ -89,39 +96,61 @@ def refresh_parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, required=True, metavar="PATH", help="the new graph.npz, or folder")
     parser.add_argument("--from", dest="source", type=int, metavar="VERSION", help="whose weights (default: the live one)")
     _add_store(parser)
+    _add_output(parser)
     parser.set_defaults(command=commands.refresh_model)
     return parser
 
 
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--dataset", metavar="NAME", help=f"one of {', '.join(DATASETS)} (default digits)")
+    source.add_argument("--data", type=Path, metavar="PATH", help="your own graph.npz, or folder of CSV or parquet files")
+    parser.add_argument("--split", type=_split, default=0, metavar="K|T/V/T", help="a stored split, or shares to draw one")
+    parser.add_argument("--task", choices=get_args(Task), help="told from the labels unless given")
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--recipe",
+        metavar="NAME",
+        help=f"settings that were chosen for a data set: {', '.join(recipe_names())}; or a file.toml",
+    )
+    for name, (flag, kind, about) in SETTINGS.items():
+        parser.add_argument(flag, dest=name, type=kind, help=about)
+    parser.add_argument("--gnn-input", dest="gnn_input", choices=get_args(GnnInput), help="what the GCN reads")
+    parser.add_argument(
+        "--features", dest="feature_transform", choices=get_args(FeatureTransform), help="how features are normalised"
+    )
+    parser.set_defaults(settings=[*SETTINGS, "gnn_input", "feature_transform"])
+
+
 def _add_store(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--store", type=Path, default=Path(os.environ.get("SGF_STORE") or "var/models"), help="SGF_STORE")
-    parser.add_argument("--model", default=os.environ.get("SGF_MODEL") or None, help="name in the store (SGF_MODEL)")
+    parser.add_argument("--store", type=Path, default=default_store(), help="SGF_STORE")
+    parser.add_argument("--model", default=default_model(), help="name in the store (SGF_MODEL)")
     parser.add_argument("--activate", action="store_true", help="make the new version live")
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object and no progress")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
-def _split(text: str) -> int | tuple[float, float]:
+def _split(text: str) -> int | Shares:
     if "/" in text:
         return _shares(text)
-    if not text.isdigit():
+    if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r}, expected the number of a split, or shares such as 0.5/0.25/0.25")
     return int(text)
 
 
-def _at_least_one(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
-def _shares(text: str) -> tuple[float, float]:
+def _shares(text: str) -> Shares:
     try:
         train, validation, test = (float(part) for part in text.split("/"))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r}, expected three shares, e.g. 0.5/0.25/0.25") from None
     if min(train, validation, test) < 0 or train == 0 or validation == 0 or abs(train + validation + test - 1) > 1e-6:
         raise argparse.ArgumentTypeError(f"{text!r}: shares must add up to 1, and some nodes must train and validate")
-    return train, validation
+    return train, validation, test
 
 
 if __name__ == "__main__":

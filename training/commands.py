@@ -16,8 +16,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from model_store import DataError, Store
+from model_store import Store
 from model_store.names import checked_model
+from model_store.tables import published
 from sgformer import ConfigError
 from training import datasets
 from training.demo import prove
@@ -25,13 +26,12 @@ from training.labelled import UNUSED, LabelledGraph, sha256_of
 from training.loop import Epoch, Stopped, TrainedModel, TrainingConfig, train
 from training.publishing import publish, refresh
 from training.report import report
-from training.settings import configurations, read_recipe, training_config
-from training.splits import random_split
+from training.settings import Recipe, configurations, read_recipe, training_config, write_recipe
+from training.splits import HALF, random_split
+from training.tuning import FINAL_RUNS, FINALISTS, SEARCH_RUNS, Found, tune
 from training.user_data import read_user_data, read_user_graph
 
 STOPPED = 130
-TUNING_SEEDS = 2
-DEFAULT_SHARES = (0.5, 0.25)
 
 
 def train_model(options: argparse.Namespace) -> int:
@@ -79,7 +79,7 @@ def refresh_model(options: argparse.Namespace) -> int:
     """The same weights over new data, which needs no labels."""
     store, path = Store(options.store), options.data
     graph, ids, features = read_user_graph(path)
-    name = options.model or _only_model(store)
+    name = options.model or store.only_model()
     dataset = {"name": path.name, "sha256": sha256_of(graph)} | ({"features": list(features)} if features else {})
     version = refresh(store, name, graph, version=options.source, node_ids=ids, dataset=dataset, activate=options.activate)
     result = {
@@ -89,15 +89,10 @@ def refresh_model(options: argparse.Namespace) -> int:
         "edges": graph.num_edges,
         "live": options.activate,
     }
-    _print(options, result, f"published {name} {version}: the same weights over {graph.num_nodes:,} nodes")
+    _print(
+        options, result, f"{published(name, version, graph.num_nodes, options.activate)}; the weights are those of before"
+    )
     return 0
-
-
-def _only_model(store: Store) -> str:
-    names = store.models()
-    if len(names) != 1:
-        raise DataError(f"say which model with --model: the store has {', '.join(names) or 'none'}")
-    return names[0]
 
 
 def _told_name(options: argparse.Namespace) -> str:
@@ -120,22 +115,43 @@ def _data(options: argparse.Namespace) -> LabelledGraph:
             raise ConfigError(
                 "--split K is for data sets with stored splits; for your own data give shares, e.g. 0.5/0.25/0.25"
             )
-        return read_user_data(options.data, options.task, shares or DEFAULT_SHARES, seed)
+        return read_user_data(options.data, options.task, shares or HALF, seed)
     if options.task is not None:
         raise ConfigError("--task is for your own data; a data set has its own")
     data = datasets.load(options.dataset or "digits", 0 if shares else options.split, seed)
     return data if shares is None else replace(data, split=random_split(data.split != UNUSED, seed, shares))
 
 
+def search_settings(options: argparse.Namespace) -> int:
+    """`sgf-train tune`: a search whose result is a recipe."""
+    settings = _settings(options)
+    source = str(options.data or options.dataset or "digits")
+    folds = [_data(options)] if options.splits is None else [datasets.load(source, split) for split in range(options.splits)]
+    found = _search(options, folds, options.trials, settings, options.study or options.out.with_suffix(".trials.db"))
+    text = (
+        f"Chosen by validation only: {found.trials} trials of `sgf-train tune`, up to {SEARCH_RUNS} runs each, on\n"
+        f"{len(folds)} split(s), then the best {FINALISTS} again with {FINAL_RUNS} runs each.\n"
+        f"Mean validation {folds[0].metric} of the chosen one: {found.score:.4f}."
+    )
+    write_recipe(options.out, Recipe(options.out.stem, source, found.settings, text))
+    result = {"recipe": str(options.out), "settings": found.settings, "validation": found.score, "trials": found.trials}
+    _print(options, result, f"{options.out}: validation {folds[0].metric} {found.score:.4f} after {found.trials} trials")
+    return 0
+
+
 def _tuned(options: argparse.Namespace, data: LabelledGraph, settings: dict[str, Any]) -> dict[str, Any]:
     """What was given is kept; the rest is searched."""
-    from training.tuning import tune
+    return _search(options, [data], options.tune, settings, None).settings
 
-    def tell(number: int, score: float, _settings: dict[str, Any]) -> None:
+
+def _search(
+    options: argparse.Namespace, folds: list[LabelledGraph], trials: int, fixed: dict[str, Any], study: Path | None
+) -> Found:
+    def tell(number: int, score: float) -> None:
         if not options.json and not options.quiet:
-            sys.stderr.write(f"trial {number} of {options.tune}: validation {score:.4f}\n")
+            sys.stderr.write(f"trial {number} of {trials}: validation {score:.4f}\n")
 
-    return tune([data] * TUNING_SEEDS, options.tune, fixed=settings, on_trial=tell)[0]
+    return tune(folds, trials, fixed=fixed, study=study, on_trial=tell)
 
 
 def _publish(
@@ -194,10 +210,7 @@ def _text(data: LabelledGraph, trained: TrainedModel, result: dict[str, Any]) ->
         f"{part} {scores} (best epoch {trained.best.number} by validation {data.metric})",
     ]
     if "version" in result:
-        state = (
-            "live" if result["live"] else f"not live yet: sgf-models --model {result['model']} activate {result['version']}"
-        )
-        lines.append(f"published {result['model']} {result['version']}, {state}")
+        lines.append(published(result["model"], result["version"], data.graph.num_nodes, result["live"]))
     return "\n".join(lines)
 
 

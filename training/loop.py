@@ -85,7 +85,6 @@ def train(
     checkpoint_seconds: float = 30.0,
     resume: bool = False,
     stop: Callable[[], bool] = lambda: False,
-    start_from: dict[str, NDArray[Any]] | None = None,
 ) -> TrainedModel:
     """Trains a model. The same seed gives the same weights on one machine, also when it was killed and resumed.
 
@@ -93,11 +92,8 @@ def train(
         checkpoint: where the run is kept every `checkpoint_seconds`, at its end, and when `stop` says so (then `Stopped` is
             raised). Whoever has made use of the result may remove it.
         resume: go on from `checkpoint` if it is there.
-        start_from: weights to begin with, instead of random ones.
     """
     run = _Run(config, data, training)
-    if start_from is not None:
-        run.model.load_weights(start_from)
     if resume and checkpoint is not None and checkpoint.exists():
         run.restore(Checkpoint.read(checkpoint, run.identity))
         for epoch in run.history:
@@ -188,7 +184,7 @@ class _Run:
 
     def _step(self, graph: GraphTensors, nodes: torch.Tensor, labels: torch.Tensor) -> float:
         self._optimizer.zero_grad()
-        loss = tasks.loss(self.model(graph)[nodes], labels, self._data.task)
+        loss = tasks.loss(self.model(graph, nodes), labels, self._data.task)
         loss.backward()  # type: ignore[no-untyped-call]  # torch's stub
         self._optimizer.step()
         return loss.item()
@@ -213,19 +209,20 @@ class _Run:
         nodes = data.nodes(VALIDATION)
         if not len(nodes):
             raise ConfigError("the split has no validation nodes, by which the best epoch is chosen")
-        logits = self._logits()[nodes]
+        logits = self._logits(nodes)
         return tasks.score(data.metric, logits, data.labels[nodes], data.task) if np.isfinite(logits).all() else float("nan")
 
-    def _logits(self) -> NDArray[Any]:
-        """Of all nodes, by the present weights, in evaluation mode.
+    def _logits(self, nodes: NDArray[np.int64] | None = None) -> NDArray[Any]:
+        """Of these nodes, or of all, by the present weights, in evaluation mode.
 
         A run on the full graph has it ready for the module; a run in batches streams it, since it may not have the memory.
         """
         if self._whole is None:
-            return self._stream.logits(self.model.weights())
+            logits = self._stream.logits(self.model.weights())
+            return logits if nodes is None else logits[nodes]
         self.model.eval()
         with torch.inference_mode():
-            return np.asarray(self.model(self._whole).numpy())
+            return np.asarray(self.model(self._whole, None if nodes is None else torch.from_numpy(nodes)).numpy())
 
     @cached_property
     def _stream(self) -> FullForward:

@@ -5,6 +5,7 @@ A recipe is a small TOML file in `recipes/`: the data set, the model, the traini
 
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -34,14 +35,33 @@ def recipe_names() -> list[str]:
 
 
 def read_recipe(name: str) -> Recipe:
-    """Raises ConfigError for a recipe that is not there or that has a setting that nothing reads."""
-    if name not in recipe_names():
-        raise ConfigError(f"there is no recipe {name!r}, expected one of {', '.join(recipe_names())}")
-    content = tomllib.loads((RECIPES / f"{name}.toml").read_text())
+    """One of ours by its name, or a user's own by its path, which ends in .toml.
+
+    Raises:
+        ConfigError: it is not there, is not TOML, or has a setting that nothing reads.
+    """
+    path = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
+    if not path.is_file() or (path.parent == RECIPES and path.stem not in recipe_names()):
+        raise ConfigError(f"there is no recipe {name!r}, expected a file.toml or one of {', '.join(recipe_names())}")
+    try:
+        content = tomllib.loads(path.read_text())
+    except ValueError as error:
+        raise ConfigError(f"recipe {name} is not TOML: {error}") from error
+    if missing := [key for key in ("dataset", "note") if not isinstance(content.get(key), str)]:
+        raise ConfigError(f"recipe {name} does not say its {missing[0]}")
     settings = content.get("model", {}) | content.get("training", {})
     if unknown := sorted(set(settings) - MODEL_SETTINGS - TRAINING_SETTINGS):
         raise ConfigError(f"recipe {name} has unknown settings: {', '.join(unknown)}")
     return Recipe(name, content["dataset"], settings, content["note"])
+
+
+def write_recipe(path: Path, recipe: Recipe) -> None:
+    lines = [f"dataset = {json.dumps(recipe.dataset)}", f'note = """\n{recipe.note}\n"""']
+    for table, names in (("model", MODEL_SETTINGS), ("training", TRAINING_SETTINGS)):
+        # JSON's texts, numbers and truth values are TOML's too.
+        values = [f"{name} = {json.dumps(value)}" for name, value in recipe.settings.items() if name in names]
+        lines += ["", f"[{table}]", *values]
+    path.write_text("\n".join(lines) + "\n")
 
 
 def configurations(data: LabelledGraph, settings: dict[str, Any]) -> tuple[ModelConfig, TrainingConfig]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from training.labelled import TEST, TRAIN, UNUSED, VALIDATION
@@ -12,23 +13,32 @@ from training.labelled import TEST, TRAIN, UNUSED, VALIDATION
 Split = NDArray[np.int8]
 
 
-def random_split(labelled: NDArray[np.bool_], seed: int, shares: tuple[float, float] = (0.5, 0.25)) -> Split:
-    """The labelled nodes, shuffled: the first share trains (one node at least), the second validates, the rest tests."""
+Shares = tuple[float, float, float]
+"""Of the labelled nodes: those that train, validate, test."""
+HALF: Shares = (0.5, 0.25, 0.25)
+
+
+def random_split(labelled: NDArray[np.bool_], seed: int, shares: Shares = HALF) -> Split:
+    """The labelled nodes, shuffled and dealt by shares: one node at least trains and one validates; the rest is unused."""
     nodes = np.flatnonzero(labelled)
     order = np.random.default_rng(seed).permutation(nodes)
-    first = max(1, round(len(nodes) * shares[0]))
-    second = max(first + 1, round(len(nodes) * (shares[0] + shares[1])))
-    return from_nodes(len(labelled), order[:first], order[first:second], order[second:])
+    train = max(1, round(len(nodes) * shares[0]))
+    validation = max(train + 1, round(len(nodes) * (shares[0] + shares[1])))
+    test = round(len(nodes) * sum(shares))
+    return from_nodes(len(labelled), order[:train], order[train:validation], order[validation:test])
 
 
 def per_class_split(
     labels: NDArray[np.int64], seed: int, per_class: int = 20, validation: int = 500, test: int = 1000
 ) -> Split:
-    """`per_class` random nodes of every class train; of the others some validate and some test (the authors' commands)."""
-    rng = np.random.default_rng(seed)
-    classes = range(int(labels.max()) + 1)
-    train = np.concatenate([rng.permutation(np.flatnonzero(labels == one))[:per_class] for one in classes])
-    rest = rng.permutation(np.setdiff1d(np.flatnonzero(labels >= 0), train))
+    """`per_class` random nodes of every class train; of the others some validate and some test.
+
+    Drawn with torch's generator in the order of the authors' code, so that their `--seed` gives the same split here.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shuffled = [_shuffled(np.flatnonzero(labels == one), generator) for one in range(int(labels.max()) + 1)]
+    rest = _shuffled(np.concatenate([nodes[per_class:] for nodes in shuffled]), generator)
+    train = np.concatenate([nodes[:per_class] for nodes in shuffled])
     return from_nodes(len(labels), train, rest[:validation], rest[validation : validation + test])
 
 
@@ -39,10 +49,6 @@ def from_nodes(count: int, train: Any, validation: Any, test: Any) -> Split:
     return split
 
 
-def with_fewer_labels(split: Split, share: float, seed: int) -> Split:
-    """The same split with only a share of its training nodes; the others become unused."""
-    train = np.flatnonzero(split == TRAIN)
-    kept = np.random.default_rng(seed).permutation(train)[: max(1, round(len(train) * share))]
-    fewer = split.copy()
-    fewer[np.setdiff1d(train, kept)] = UNUSED
-    return fewer
+def _shuffled(nodes: NDArray[np.int64], generator: torch.Generator) -> NDArray[np.int64]:
+    order: NDArray[np.int64] = torch.randperm(len(nodes), generator=generator).numpy()
+    return nodes[order]

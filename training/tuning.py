@@ -1,18 +1,21 @@
 """A search for good settings, by validation scores only (optuna).
 
-The space is the paper's, plus feature normalisation and the switches in which its published variants differ.
+The space is the paper's, plus feature normalisation and the switches in which its published variants differ. Trials can be
+kept in a file: then a search that was stopped goes on, and several processes can share one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from training import tasks
 from training.labelled import LabelledGraph
-from training.loop import train
+from training.loop import TrainingError, train
 from training.settings import configurations
 
 SPACE: dict[str, tuple[Any, ...]] = {
@@ -29,6 +32,8 @@ SPACE: dict[str, tuple[Any, ...]] = {
     "gnn_batch_norm": (True, False),
     "input_layer_norm": (True, False),
     "attention_layer_norm": (True, False),
+    "value_map": (True, False),
+    "attention_residual": (0.5, 1.0),  # 1 leaves the residual out
     "feature_transform": ("none", "row"),
 }
 COMMON: dict[str, Any] = {
@@ -42,11 +47,33 @@ COMMON: dict[str, Any] = {
     "feature_transform": "none",
 }
 NORMS = ("gnn_batch_norm", "input_layer_norm", "attention_layer_norm")
+PAPER = COMMON | {"alpha": 0.5, "gnn_input": "shared", "gnn_plain_last": False} | dict.fromkeys(NORMS, True)
+PAPER |= {"value_map": True, "attention_residual": 0.5}
+MEDIUM = COMMON | {"alpha": 0.8, "gnn_input": "features", "gnn_plain_last": True} | dict.fromkeys(NORMS, False)
+MEDIUM |= {"value_map": False, "attention_residual": 1.0}
 STARTS: tuple[dict[str, Any], ...] = (
-    COMMON | {"alpha": 0.8, "gnn_input": "features", "gnn_plain_last": True} | dict.fromkeys(NORMS, False),
-    COMMON | {"alpha": 0.5, "gnn_input": "shared", "gnn_plain_last": False} | dict.fromkeys(NORMS, True),
+    MEDIUM,
+    PAPER,
+    MEDIUM | {"layers": 4},
+    MEDIUM | {"attention_residual": 0.5, "value_map": True},
+    MEDIUM | {"layers": 4, "learning_rate": 0.005, "gnn_weight_decay": 0.01, "weight_decay": 0.01, "attention_dropout": 0.3},
 )
-"""Tried first: the authors' variant for medium-sized graphs, and the paper's model, with ordinary settings."""
+"""Tried first: the variant of the authors' commands for medium-sized graphs, the paper's model, and neighbours of both."""
+
+SEARCH_RUNS = 2
+"""Runs per trial. A trial whose first run is below the median of the first runs before it gets no second."""
+FINALISTS = 3
+FINAL_RUNS = 5
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came to: the best of the finalists."""
+
+    settings: dict[str, Any]
+    score: float
+    """Its mean validation score over `FINAL_RUNS` runs."""
+    trials: int
 
 
 def tune(
@@ -54,33 +81,86 @@ def tune(
     trials: int,
     *,
     fixed: dict[str, Any],
-    on_trial: Callable[[int, float, dict[str, Any]], None] = lambda *_: None,
-) -> tuple[dict[str, Any], float]:
-    """The best settings and their mean validation score.
+    study: Path | None = None,
+    on_trial: Callable[[int, float], None] = lambda *_: None,
+) -> Found:
+    """Searches until there are `trials` of them, then runs the best few again; Ctrl-C goes on to that at once.
 
     Args:
-        folds: the data, once per training seed. Pass the split that will be tested every time: the test nodes of one split
-            are training nodes of another.
+        folds: the data, once per split. A split that will be tested may not be mixed with others whose training nodes it
+            tests, unless settings are meant to be shared by all of them (as in the paper's tables).
         fixed: settings that are not searched.
+        study: where the trials are kept.
     """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    smaller = tasks.better(folds[0].metric, 0, 1)
+    search = optuna.create_study(
+        direction="minimize" if smaller else "maximize",
+        sampler=optuna.samplers.TPESampler(seed=None if study else 0, n_startup_trials=20),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=8),
+        storage=f"sqlite:///{study}" if study else None,
+        study_name="settings",
+        load_if_exists=True,
+    )
     free = {name: choices for name, choices in SPACE.items() if name not in fixed}
+    if not search.trials:
+        for start in STARTS:
+            search.enqueue_trial({name: start[name] for name in free})
 
     def objective(trial: Any) -> float:
         settings = fixed | {name: trial.suggest_categorical(name, choices) for name, choices in free.items()}
-        scores = []
-        for seed, one in enumerate(folds):
-            config, training = configurations(one, settings | {"seed": seed})
-            scores.append(train(config, one, training).best.validation)
-        mean = float(np.mean(scores))
-        on_trial(trial.number + 1, mean, settings)
-        return mean
+        score = _trial_score(trial, folds, settings)
+        on_trial(trial.number + 1, score)
+        return score
 
-    smaller = tasks.better(folds[0].metric, 0, 1)
-    study = optuna.create_study(direction="minimize" if smaller else "maximize", sampler=optuna.samplers.TPESampler(seed=0))
-    for start in STARTS:
-        study.enqueue_trial({name: start[name] for name in free})
-    study.optimize(objective, n_trials=trials)
-    return fixed | study.best_params, float(study.best_value)
+    try:
+        while _count(search) < trials:
+            search.optimize(objective, n_trials=1)
+    except KeyboardInterrupt:
+        if not _complete(search):
+            raise
+    finalists = sorted(_complete(search), key=lambda trial: trial.value, reverse=not smaller)[:FINALISTS]
+    if not finalists:
+        raise TrainingError("no trial came to an end: with these settings training comes apart")
+    return _best([fixed | trial.params for trial in finalists], folds, _count(search))
+
+
+def _trial_score(trial: Any, folds: Sequence[LabelledGraph], settings: dict[str, Any]) -> float:
+    from optuna import TrialPruned
+
+    scores: list[float] = []
+    for run in range(SEARCH_RUNS):
+        try:
+            scores.append(_validation(folds, settings, run))
+        except TrainingError as error:
+            raise TrialPruned from error
+        trial.report(float(np.mean(scores)), run)
+        if run + 1 < SEARCH_RUNS and trial.should_prune():
+            raise TrialPruned
+    return float(np.mean(scores))
+
+
+def _best(finalists: Sequence[dict[str, Any]], folds: Sequence[LabelledGraph], trials: int) -> Found:
+    """By more runs than the search could afford: the best of many trials is in part the luckiest."""
+    scores = [float(np.mean([_validation(folds, settings, run) for run in range(FINAL_RUNS)])) for settings in finalists]
+    best = 0
+    for number in range(1, len(scores)):
+        if tasks.better(folds[0].metric, scores[number], scores[best]):
+            best = number
+    return Found(finalists[best], scores[best], trials)
+
+
+def _validation(folds: Sequence[LabelledGraph], settings: dict[str, Any], run: int) -> float:
+    data = folds[run % len(folds)]
+    config, training = configurations(data, settings | {"seed": run})
+    return train(config, data, training).best.validation
+
+
+def _complete(search: Any) -> list[Any]:
+    return [trial for trial in search.trials if trial.state.name == "COMPLETE"]
+
+
+def _count(search: Any) -> int:
+    return sum(trial.state.name in ("COMPLETE", "PRUNED") for trial in search.trials)

@@ -8,6 +8,8 @@ import pytest
 from model_store import ModelVersions, Store
 from tests.model_store.samples import publish
 
+pytest.register_assert_rewrite("tests.model_store.abuse")  # its asserts show their values as those of tests do
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
@@ -27,3 +29,9 @@ def versions(_published: Path, tmp_path: Path) -> ModelVersions:
     """A store of its own with two versions of `demo`, the first one live."""
     shutil.copytree(_published, tmp_path / "store")
     return Store(tmp_path / "store").model("demo")
+
+
+@pytest.fixture
+def folder(versions: ModelVersions) -> Path:
+    """Version 1 of `versions`, to be damaged."""
+    return versions.folder / "1"

@@ -10,8 +10,10 @@ from pathlib import Path
 import onnxruntime
 import pytest
 
-from model_store import ModelVersions
+from model_store import DataError, ModelVersions, Store
 from model_store.__main__ import main
+from model_store.tables import published
+from tests.model_store.samples import publish
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +109,25 @@ def test_an_empty_store_tells_what_to_do(tmp_path: Path, capsys: pytest.CaptureF
     assert "Train one (sgf-train), or import one" in run(capsys, "--store", tmp_path, "list")[1]
     code, _, err = run(capsys, "--store", tmp_path, "show")
     assert (code, "say which model with --model" in err) == (3, True)
+
+
+def test_the_only_model_needs_no_name(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DataError, match=r"^say which model with --model: the store has none$"):
+        store.only_model()
+    publish(store, model="b", activate=True)
+    assert store.only_model() == "b"
+    assert run(capsys, "--store", store.root, "show")[0] == 0
+    publish(store, model="a")
+    with pytest.raises(DataError, match=r"^say which model with --model: the store has a, b$"):
+        store.only_model()
+    code, _, err = run(capsys, "--store", store.root, "show")
+    assert (code, err) == (3, f"sgf-models: say which model with --model: the store has a, b ({store.root})\n")
+
+
+def test_what_is_left_to_do_after_publishing_is_told() -> None:
+    assert published("digits", 1, 1796, live=True) == "published digits 1, 1,796 nodes, live"
+    told = "published digits 1, 1,796 nodes, not live yet: sgf-models --model digits activate 1"
+    assert published("digits", 1, 1796, live=False) == told
 
 
 def test_the_environment_names_store_and_model(versions: ModelVersions) -> None:

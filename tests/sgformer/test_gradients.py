@@ -27,6 +27,12 @@ def test_attention(heads: int) -> None:
     assert torch.autograd.gradcheck(attend, (*inputs, scale))
 
 
+def test_attention_of_some_queries() -> None:
+    inputs = [rows(2, size, 4, seed=seed) for seed, size in enumerate((3, 7, 7))]
+    scale = torch.tensor(0.05, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(attend, (*inputs, scale, rows(2, 3, 4, seed=9)))
+
+
 def test_unit_rows() -> None:
     assert torch.autograd.gradcheck(lambda x: unit_rows(x, 1e-6), rows(2, 5, 3))
 
@@ -74,6 +80,26 @@ def test_the_whole_model_trains_every_parameter_it_uses(case: Case) -> None:
     # The input layer keeps its ReLU, so a kink may lie between the two points: the smaller step must then agree better.
     errors = [abs((moved(h) - moved(-h)) / (2 * h) - expected) / max(1.0, abs(expected)) for h in (1e-5, 1e-6, 1e-7)]
     assert min(errors) < 1e-4
+
+
+@pytest.mark.parametrize("training", [False, True])
+@settings(max_examples=40)
+@given(case=cases())
+def test_asking_for_some_nodes_is_asking_for_all_and_taking_theirs(case: Case, training: bool) -> None:
+    """Values and gradients; in training too, where a batch norm looks at all rows."""
+    config = replace(case.config, attention_dropout=0.0, gnn_dropout=0.0)
+    model = SGFormer(config).double().train(training)
+    model.load_weights(case.weights())
+    inputs = model.prepare(case.graph)
+    nodes = torch.randperm(case.graph.num_nodes, generator=torch.Generator().manual_seed(0))[: case.graph.num_nodes // 2 + 1]
+    parameters = list(model.parameters())
+    some, all_of_them = model(inputs, nodes), model(inputs)[nodes]
+    torch.testing.assert_close(some, all_of_them, rtol=1e-10, atol=1e-10, equal_nan=True)
+    slopes = [torch.autograd.grad(out.square().sum(), parameters, allow_unused=True) for out in (some, all_of_them)]
+    for ours, plain in zip(*slopes, strict=True):
+        assert (ours is None) == (plain is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, plain, rtol=1e-8, atol=1e-8, equal_nan=True)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])

@@ -1,15 +1,20 @@
-"""Small labelled graphs of every task."""
+"""Small labelled graphs of every task, and the files in which users bring theirs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import csv, parquet
 
 from sgformer import ModelConfig
 from training.datasets.synthetic import generate
 from training.labelled import LabelledGraph
+
+RNG = np.random.default_rng(0)
 
 
 def labelled(task: Any = "multiclass", nodes: int = 300) -> LabelledGraph:
@@ -26,3 +31,27 @@ def labelled(task: Any = "multiclass", nodes: int = 300) -> LabelledGraph:
 def config(data: LabelledGraph, **changes: Any) -> ModelConfig:
     settings = {"hidden": 8, "layers": 2, "attention_dropout": 0.3, "gnn_dropout": 0.3} | changes
     return ModelConfig(in_features=data.graph.num_features, out_features=data.num_outputs, task=data.task, **settings)
+
+
+def user_arrays(**changes: Any) -> dict[str, Any]:
+    arrays = {"x": RNG.random((20, 3)), "edge_index": RNG.integers(0, 20, (2, 40)), "y": np.arange(20) % 3}
+    return {name: array for name, array in (arrays | changes).items() if array is not None}
+
+
+def write_folder(folder: Path, kind: str, **changes: Any) -> Path:
+    nodes: dict[str, Any] = {
+        "id": [f"n{number}" for number in range(20)],
+        "height": [number / 20 for number in range(20)],
+        "width": list(range(20)),
+        "label": ["red", "blue"] * 10,
+    }
+    edges: dict[str, Any] = {"source": ["n0", "n1", "n2"], "target": ["n1", "n2", "n19"]}
+    for name, columns in (("nodes", nodes), ("edges", edges)):
+        merged = {key: column for key, column in (columns | changes.get(name, {})).items() if column is not None}
+        table = pa.table(merged)
+        folder.mkdir(exist_ok=True)
+        if kind == "csv":
+            csv.write_csv(table, folder / f"{name}.csv")
+        else:
+            parquet.write_table(table, folder / f"{name}.parquet")
+    return folder

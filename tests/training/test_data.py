@@ -2,126 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
-import pickle
-from collections import defaultdict
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
-import scipy.sparse
-from pyarrow import csv, parquet
 
 from model_store import DataError
 from sgformer import SparseRows
+from tests.training.samples import RNG, user_arrays, write_folder
 from training import datasets
 from training.labelled import TEST, TRAIN, UNUSED, VALIDATION
 from training.user_data import read_user_data
-
-RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Small files in the layouts of the published ones, in a folder that cannot be written to."""
-    root = tmp_path_factory.mktemp("data")
-    (root / "heterophilous" / "minesweeper" / "raw").mkdir(parents=True)
-    masks = np.zeros((10, 30), dtype=bool)
-    parts = {"train_masks": masks.copy(), "val_masks": masks.copy(), "test_masks": masks.copy()}
-    for number in range(10):
-        for part, nodes in zip(parts.values(), np.split(RNG.permutation(30), [10, 20]), strict=True):
-            part[number, nodes] = True
-    arrays = {
-        "node_features": (RNG.random((30, 40)) < 0.05).astype(np.float32),
-        "node_labels": np.arange(30) % 3,
-        "edges": RNG.integers(0, 30, size=(60, 2)),
-    }
-    for name in ("actor.npz", "squirrel_filtered.npz", "chameleon_filtered.npz", "minesweeper/raw/minesweeper.npz"):
-        np.savez(root / "heterophilous" / name, **arrays, **parts)
-    _write_deezer(root / "deezer")
-    _write_debian(root / "debian_trixie")
-    _write_planetoid(root / "planetoid" / "Cora" / "raw")
-    _write_ogb(root / "ogb")
-    _write_pokec(root / "pokec")
-    for path in root.rglob("*"):
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    return root
-
-
-def _write_deezer(folder: Path) -> None:
-    folder.mkdir()
-    matrix, rows = (scipy.sparse.random(30, width, 0.1, "csr", random_state=0) for width in (30, 500))
-    arrays = {
-        f"{name}_{part}": np.asarray(getattr(one, part))
-        for name, one in (("adj", matrix), ("attr", rows))
-        for part in ("data", "indices", "indptr", "shape")
-    }
-    np.savez(folder / "deezer_europe_sparse.npz", labels=np.arange(30) % 2, **arrays)
-    parts = dict(zip(("train", "valid", "test"), np.split(np.arange(30), [15, 22]), strict=True))
-    splits = {f"{part}_{number}": nodes for number in range(5) for part, nodes in parts.items()}
-    np.savez(folder / "deezer_splits.npz", **splits)
-
-
-def _write_ogb(folder: Path) -> None:
-    """As OGB unpacks them: csv.gz for arxiv and products, edge features only for proteins, npz for papers100M."""
-    edges = RNG.integers(0, 30, (60, 2))
-    for name, split in (("arxiv", "time"), ("proteins", "species"), ("products", "sales_ranking"), ("papers100M", "time")):
-        raw, parts = folder / f"ogbn_{name}" / "raw", folder / f"ogbn_{name}" / "split" / split
-        raw.mkdir(parents=True)
-        parts.mkdir(parents=True)
-        tables = {"edge": edges, "num-node-list": [[30]], "num-edge-list": [[60]], "node-label": np.arange(30)[:, None] % 4}
-        if name == "proteins":
-            tables |= {"edge-feat": RNG.random((60, 8)), "node-label": RNG.integers(0, 2, (30, 5))}
-        else:
-            tables["node-feat"] = RNG.random((30, 6))
-        if name == "papers100M":
-            arrays = {"edge_index": edges.T, "num_nodes_list": np.array([30]), "num_edges_list": np.array([60])}
-            np.savez(raw / "data.npz", node_feat=tables["node-feat"], **arrays)
-            some = np.where(np.arange(30) % 5 == 0, np.nan, np.arange(30) % 4)[:, None]
-            np.savez(raw / "node-label.npz", node_label=some)
-        else:
-            for file, table in tables.items():
-                np.savetxt(raw / f"{file}.csv.gz", np.asarray(table), delimiter=",", fmt="%g")
-        for part, nodes in zip(("train", "valid", "test"), np.split(np.arange(30), [15, 22]), strict=True):
-            np.savetxt(parts / f"{part}.csv.gz", nodes, fmt="%d")
-
-
-def _write_pokec(folder: Path) -> None:
-    folder.mkdir()
-    lines = []
-    for user in range(1, 31):
-        gender = "null" if user == 5 else str(user % 2)
-        cells = [str(user), "1", "55", gender, "region", "2012", "2012", "null" if user == 7 else "30", *["null"] * 51]
-        lines.append("\t".join(cells))
-    (folder / "soc-pokec-profiles.txt").write_text("\n".join(lines) + "\n")
-    pairs = RNG.integers(1, 31, (60, 2))
-    np.savetxt(folder / "soc-pokec-relationships.txt", pairs, delimiter="\t", fmt="%d")
-
-
-def _write_debian(folder: Path) -> None:
-    folder.mkdir()
-    edges, features = RNG.integers(0, 30, (2, 50)), RNG.random((30, 4)).astype(np.float16)
-    arrays = {"x": features, "edge_index": edges, "y": np.arange(30) % 2}
-    splits = RNG.integers(0, 3, (5, 30)).astype(np.uint8)
-    np.savez(folder / "debian_trixie_svd128.npz", **arrays, splits=splits, class_names=np.array(["admin", "libs"]))
-    with gzip.open(folder / "node_names.txt.gz", "wt") as file:
-        file.write("\n".join(f"package-{number}" for number in range(30)) + "\n")
-
-
-def _write_planetoid(folder: Path) -> None:
-    """20 training nodes, 600 nodes in all: the layout of the original pickles."""
-    folder.mkdir(parents=True)
-    features = scipy.sparse.random(600, 50, 0.05, "csr", random_state=0)
-    onehot = np.eye(3, dtype=np.int32)[np.arange(600) % 3]
-    graph = defaultdict(list, {node: [(node + 1) % 600, (node + 7) % 600] for node in range(600)})
-    parts: dict[str, Any] = {"x": features[:20], "tx": features[590:], "allx": features[:590]}
-    parts |= {"y": onehot[:20], "ty": onehot[590:], "ally": onehot[:590], "graph": graph}
-    for name, part in parts.items():
-        (folder / f"ind.cora.{name}").write_bytes(pickle.dumps(part))
-    (folder / "ind.cora.test.index").write_text("\n".join(str(node) for node in range(590, 600)) + "\n")
-
 
 STORED = ["cora", "actor", "squirrel", "chameleon", "minesweeper", "deezer", "debian", "pokec"]
 OGB = ["ogbn-arxiv", "ogbn-proteins", "ogbn-products", "ogbn-papers100M"]
@@ -143,14 +36,14 @@ def test_sparse_features_stay_sparse(root: Path) -> None:
     assert datasets.load("deezer", root=root).graph.num_features == 500
 
 
-def test_the_number_of_the_split_and_the_seed_choose(root: Path) -> None:
+def test_the_number_of_the_split_chooses(root: Path) -> None:
     first, second, again = (datasets.load("actor", split, root=root) for split in (0, 1, 10))
     assert not np.array_equal(first.split, second.split)
     np.testing.assert_array_equal(first.split, again.split)
     assert first.sha256() == again.sha256() != second.sha256()
     public = datasets.load("cora", root=root)
     assert [len(public.nodes(part)) for part in (TRAIN, VALIDATION, TEST)] == [20, 500, 10]
-    drawn = [datasets.load("cora-random", seed=seed, root=root).split for seed in (0, 1)]
+    drawn = [datasets.load("cora-random", split, root=root).split for split in (0, 1)]
     assert not np.array_equal(drawn[0], drawn[1])
 
 
@@ -188,16 +81,11 @@ def test_a_generated_graph_has_communities_and_hubs() -> None:
     assert degrees.max() > 10 * np.median(degrees)
 
 
-def user_arrays(**changes: Any) -> dict[str, Any]:
-    arrays = {"x": RNG.random((20, 3)), "edge_index": RNG.integers(0, 20, (2, 40)), "y": np.arange(20) % 3}
-    return {name: array for name, array in (arrays | changes).items() if array is not None}
-
-
 def test_an_npz_without_a_split_gets_one(tmp_path: Path) -> None:
     labels = np.arange(20) % 3
     labels[:4] = -1
     np.savez(tmp_path / "graph.npz", **user_arrays(y=labels, class_names=np.array(["a", "b", "c"])))
-    data = read_user_data(tmp_path / "graph.npz", shares=(0.5, 0.25), seed=1)
+    data = read_user_data(tmp_path / "graph.npz", shares=(0.5, 0.25, 0.25), seed=1)
     assert [len(data.nodes(part)) for part in (TRAIN, VALIDATION, TEST)] == [8, 4, 4]
     assert (data.split[:4] == UNUSED).all()
     assert data.class_names == ("a", "b", "c")
@@ -248,25 +136,6 @@ def test_an_npz_that_cannot_be_trained_on(tmp_path: Path, changes: dict[str, Any
     with pytest.raises(DataError) as caught:
         read_user_data(tmp_path / "graph.npz", task)
     assert reason in str(caught.value)
-
-
-def write_folder(folder: Path, kind: str, **changes: Any) -> Path:
-    nodes: dict[str, Any] = {
-        "id": [f"n{number}" for number in range(20)],
-        "height": [number / 20 for number in range(20)],
-        "width": list(range(20)),
-        "label": ["red", "blue"] * 10,
-    }
-    edges: dict[str, Any] = {"source": ["n0", "n1", "n2"], "target": ["n1", "n2", "n19"]}
-    for name, columns in (("nodes", nodes), ("edges", edges)):
-        merged = {key: column for key, column in (columns | changes.get(name, {})).items() if column is not None}
-        table = pa.table(merged)
-        folder.mkdir(exist_ok=True)
-        if kind == "csv":
-            csv.write_csv(table, folder / f"{name}.csv")
-        else:
-            parquet.write_table(table, folder / f"{name}.parquet")
-    return folder
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -349,8 +218,6 @@ def test_a_table_in_another_encoding_is_refused(tmp_path: Path) -> None:
 
 
 def test_texts_of_users_may_hold_quotes(root: Path, tmp_path: Path) -> None:
-    import shutil
-
     shutil.copytree(root / "pokec", tmp_path / "pokec")
     path = tmp_path / "pokec" / "soc-pokec-profiles.txt"
     path.parent.chmod(0o755)
@@ -365,3 +232,17 @@ def test_a_folder_without_tables(tmp_path: Path) -> None:
     (tmp_path / "nodes.parquet").write_bytes(b"hello")
     with pytest.raises(DataError, match=r"nodes.parquet cannot be read"):
         read_user_data(tmp_path)
+
+
+def test_ids_are_whole_numbers_as_far_as_64_bits_go(tmp_path: Path) -> None:
+    largest, beyond = [str(2**63 - 1 - row) for row in range(20)], [str(2**63 + row) for row in range(20)]
+    for ids, first in ((largest, 2**63 - 1), (beyond, str(2**63)), (["²", *largest[1:]], "²")):
+        edges = {"source": ids[:3], "target": ids[3:6]}
+        data = read_user_data(write_folder(tmp_path / str(first), "csv", nodes={"id": ids}, edges=edges))
+        assert data.node_ids is not None
+        assert data.node_ids.rows([first]).tolist() == [0]
+
+
+def test_a_split_that_is_no_text_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"row 1, column split: \['train'\], expected train"):
+        read_user_data(write_folder(tmp_path / "pets", "parquet", nodes={"split": [["train"]] * 20}))

@@ -14,7 +14,7 @@ from training.__main__ import main
 from training.datasets import digits
 from training.labelled import TEST, TRAIN, VALIDATION
 from training.loop import TrainingConfig, train
-from training.splits import from_nodes, per_class_split, random_split, with_fewer_labels
+from training.splits import per_class_split, random_split
 
 
 def test_the_demo_learns_digits_and_its_new_node_is_exact(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_person_sees_the_score_and_the_drawing(capsys: pytest.CaptureFixture[s
         (["--seed", "-1"], "seed must be at least 0, got -1"),
         (["--lr", "-1"], "learning_rate must be a finite number of at least 0, got -1.0"),
         (["--batch-nodes", "1"], "batch_nodes must be at least 2, got 1"),
-        (["--recipe", "soup"], "there is no recipe 'soup', expected one of"),
+        (["--recipe", "soup"], "there is no recipe 'soup', expected a file.toml or one of"),
     ],
 )
 def test_a_bad_setting_is_one_line_and_exit_code_two(
@@ -92,11 +92,3 @@ def test_some_nodes_of_every_class_train() -> None:
     split = per_class_split(labels, seed=0)
     assert np.bincount(labels[split == TRAIN]).tolist() == [20] * 5
     assert [int((split == part).sum()) for part in (VALIDATION, TEST)] == [500, 1000]
-
-
-def test_fewer_labels_leave_validation_and_test_alone() -> None:
-    split = from_nodes(100, range(50), range(50, 75), range(75, 100))
-    fewer = with_fewer_labels(split, 0.1, seed=0)
-    assert int((fewer == TRAIN).sum()) == 5
-    assert (fewer[50:] == split[50:]).all()
-    assert set(np.flatnonzero(fewer == TRAIN)) <= set(range(50))

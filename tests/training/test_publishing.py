@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +13,7 @@ import pytest
 
 from model_store import DataError, Store
 from sgformer import NewNodes, SGFormer
-from tests.training.samples import config, labelled
-from tests.training.test_data import write_folder
+from tests.training.samples import config, labelled, write_folder
 from training import publish, refresh
 from training.__main__ import main
 from training.loop import TrainingConfig, train
@@ -112,10 +109,3 @@ def test_a_report_is_one_page_that_needs_nothing_else(task: Any) -> None:
     from html.parser import HTMLParser
 
     HTMLParser().feed(page)
-
-
-def test_tuning_searches_by_validation(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "training", "--dataset", "digits", "--tune", "2", "--epochs", "2", "--hidden", "8"]
-    result = subprocess.run([*command, "--no-publish"], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert re.findall(r"trial \d of 2: validation 0\.\d+", result.stderr) == result.stderr.splitlines()
-    assert "test accuracy" in result.stdout

@@ -27,7 +27,7 @@ DATASETS: dict[str, Dataset] = {
     "digits": Dataset(digits.labelled, 1, "handwritten digits as a nearest-neighbour graph (inside scikit-learn)"),
     **{name: Dataset(planetoid.loader(name), 1, f"{name}, the public split") for name in ("cora", "citeseer", "pubmed")},
     **{
-        f"{name}-random": Dataset(planetoid.loader(name, per_class=True), 1, f"{name}, 20 random nodes per class train")
+        f"{name}-random": Dataset(planetoid.loader(name, per_class=True), 10, f"{name}, 20 random nodes per class train")
         for name in ("cora", "citeseer", "pubmed")
     },
     **{

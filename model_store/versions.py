@@ -1,0 +1,292 @@
+"""The versions of one model, and which one is live: a folder per version, and CURRENT.
+
+<store>/<model>/CURRENT            the live version's number
+<store>/<model>/HISTORY            what was live before (`history`)
+<store>/<model>/1, 2, 3 ...        snapshots, immutable
+<store>/<model>/.publishing-*      being written, or left by a process that died; `prune` removes the latter
+<store>/<model>/.removing-*        being removed
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from model_store import durable
+from model_store.errors import NothingToRollBackTo, SnapshotError, StoreError, UnknownVersion
+from model_store.history import Action, Event, History
+from model_store.layout import MANIFEST
+from model_store.locks import exclusive, exclusive_unless_held
+from model_store.manifest import Manifest
+from model_store.names import checked_version, is_version
+from model_store.snapshot import Snapshot, Verify, read_manifest
+
+if TYPE_CHECKING:
+    from model_store.writer import Contents
+
+CURRENT, HISTORY, LOCK = "CURRENT", "HISTORY", ".lock"
+MAX_TEXT_BYTES = 64 * 2**20
+PUBLISHING, REMOVING = ".publishing-", ".removing-"
+
+
+@dataclass(frozen=True)
+class Pruned:
+    removed: list[int]
+    leftovers: int
+    """Folders that died publishers or pruners had left."""
+    in_use: list[int]
+    """Old versions that stay because somebody reads them."""
+
+
+class ModelVersions:
+    """The versions of one model. Every method may be called by any number of processes at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.name = folder.name
+
+    def versions(self) -> list[int]:
+        return sorted(int(path.name) for path in self.folder.iterdir() if is_version(path.name) and is_real_folder(path))
+
+    def live(self) -> int | None:
+        """The live version's number.
+
+        Raises:
+            SnapshotError: CURRENT is damaged. Activating any version mends it.
+        """
+        text = _text(self.folder / CURRENT)
+        if text is None:
+            return None
+        if not is_version(text.strip()):
+            raise SnapshotError(CURRENT, f"holds {text[:20]!r}, expected the number of a version; activating one mends it")
+        return int(text)
+
+    def history(self) -> History:
+        """What was live, in order; the last event is the present state.
+
+        Raises:
+            SnapshotError: HISTORY or CURRENT is damaged. Activating any version mends both, and sets the old HISTORY aside.
+        """
+        live = self.live()
+        while True:
+            text = _text(self.folder / HISTORY)
+            if (now := self.live()) == live:
+                break
+            live = now  # another version went live between our two readings
+        try:
+            return History.read(text or "", live)
+        except (ValueError, RecursionError) as error:
+            raise SnapshotError(HISTORY, f"cannot be read: {error}") from error
+
+    def manifest(self, version: int | str) -> Manifest:
+        """The manifest alone, its own hash checked, its files not."""
+        number = checked_version(version)
+        with self._saying_what_is_there():
+            return self._own(read_manifest(self.folder / str(number)))
+
+    def open(self, version: int | str | None = None, verify: Verify = "full") -> Snapshot:
+        """Opens a version, by default the live one.
+
+        Raises:
+            UnknownVersion: no such version, or none is live.
+            SnapshotError: it must not be served, and why.
+        """
+        if version is not None:
+            return self._opened(checked_version(version), verify)
+        while True:
+            live = self._live_or_fail()
+            try:
+                return self._opened(live, verify)
+            except UnknownVersion:
+                # Between our two steps another version may have gone live, and this one been pruned.
+                if self.live() == live:
+                    raise SnapshotError(CURRENT, f"names version {live}, which is not there") from None
+
+    def verify(self, version: int | str | None = None) -> dict[str, float]:
+        """Every check of opening, then the probes: by name, how far each answer is from the full-graph forward's."""
+        with self.open(version) as snapshot:
+            return snapshot.replay()
+
+    def publish(self, contents: Contents, **options: Any) -> int:
+        from model_store.writer import write_snapshot  # needs torch, which readers do without
+
+        with self._staging() as staging:
+            write_snapshot(staging, self.name, contents, **options)
+            durable.sync_tree(staging)
+            with exclusive(self.folder / LOCK):
+                taken = [int(path.name) for path in self.folder.iterdir() if is_version(path.name)]
+                version = checked_version(max(taken, default=0) + 1)
+                staging.rename(self.folder / str(version))
+                durable.sync(self.folder)
+        return version
+
+    def activate(self, version: int | str) -> None:
+        """Verifies a version, replays its probes, and makes it the live one."""
+        number = checked_version(version)
+        with self.open(number) as snapshot:  # held until it is live: nobody can prune it meanwhile
+            snapshot.replay()
+            with exclusive(self.folder / LOCK):
+                self._mend()
+                if self.live() != number:
+                    self._make_live("activate", number)
+
+    def rollback(self) -> int:
+        """Makes the version live that was live before this one and is still there; returns its number.
+
+        Versions on the way that are gone or damaged are passed over.
+
+        Raises:
+            NothingToRollBackTo: there is none.
+        """
+        with exclusive(self.folder / LOCK):
+            live = self._live_or_fail()
+            there = set(self.versions())
+            reasons = []
+            for earlier in self.history().earlier(live):
+                if earlier not in there:
+                    reasons.append(f"{earlier} is gone")
+                    continue
+                try:
+                    self.verify(earlier)
+                except StoreError as error:
+                    reasons.append(f"{earlier} is damaged ({error})")
+                    continue
+                self._make_live("rollback", earlier)
+                return earlier
+        why = "; ".join(reasons) or "no other version was live before"
+        raise NothingToRollBackTo(f"{self.name} stays at version {live}: {why}")
+
+    def prune(self, keep: int) -> Pruned:
+        """Removes old versions and what died processes left.
+
+        The newest `keep` stay, and with them the live version, the one that a roll-back would reach, and any that is read.
+        """
+        if keep < 1:
+            raise ValueError(f"keep is {keep}, expected at least 1: the newest version's number must not be given again")
+        with exclusive(self.folder / LOCK):
+            leftovers = sum(_remove_leftover(path) for path in self._leftovers())
+            versions, live = self.versions(), self.live()
+            way_back = [version for version in self.history().earlier(live) if version in versions]
+            kept = {*versions[-keep:], live, *way_back[:1]}
+            old = [version for version in versions if version not in kept]
+            removed = [version for version in old if self._remove(version)]
+        return Pruned(removed, leftovers, [version for version in old if version not in removed])
+
+    @contextmanager
+    def _staging(self) -> Iterator[Path]:
+        """A folder to write into. Its lock lies beside it, so that the folder holds nothing but the snapshot."""
+        staging = self.folder / f"{PUBLISHING}{secrets.token_hex(6)}"
+        lock = _lock_of(staging)
+        with ExitStack() as held:
+            held.callback(lock.unlink, missing_ok=True)
+            with exclusive(self.folder / LOCK):  # so that `prune` never meets the folder before its lock is held
+                held.enter_context(exclusive(lock))
+                staging.mkdir()
+            try:
+                yield staging
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
+
+    def _make_live(self, action: Action, version: int) -> None:
+        """The log first, then CURRENT: see `history` for a death between the two."""
+        event = Event(action, version, datetime.now(UTC).isoformat(timespec="seconds"))
+        durable.write_durably(self.folder / HISTORY, self.history().with_event(event).to_text().encode())
+        durable.write_durably(self.folder / CURRENT, f"{version}\n".encode())
+
+    def _mend(self) -> None:
+        """Puts aside a CURRENT or HISTORY that cannot be read; the caller holds the lock."""
+        for name, read in ((CURRENT, self.live), (HISTORY, self.history)):
+            try:
+                read()
+            except SnapshotError:
+                (self.folder / name).replace(self.folder / f"{name}.damaged")
+
+    def _opened(self, version: int, verify: Verify) -> Snapshot:
+        with self._saying_what_is_there():
+            snapshot = Snapshot.open(self.folder / str(version), verify)
+        try:
+            self._own(snapshot.manifest)
+        except SnapshotError:
+            snapshot.close()
+            raise
+        return snapshot
+
+    @contextmanager
+    def _saying_what_is_there(self) -> Iterator[None]:
+        """A snapshot knows its own folder only; which versions there are instead is ours to say."""
+        try:
+            yield
+        except UnknownVersion as error:
+            there = self.versions() if self.folder.is_dir() else []
+            raise UnknownVersion(f"{error} (there: {', '.join(map(str, there)) or 'none'})") from None
+
+    def _own(self, manifest: Manifest) -> Manifest:
+        if manifest.model != self.name:
+            raise SnapshotError(MANIFEST, f"is of model {manifest.model}, expected {self.name}")
+        return manifest
+
+    def _remove(self, version: int) -> bool:
+        """Out of sight at once, then off the disk; not while a reader holds it. Without a manifest there is no reader."""
+        folder = self.folder / str(version)
+        readable = stat.S_ISREG((folder / MANIFEST).lstat().st_mode) if os.path.lexists(folder / MANIFEST) else False
+        with exclusive_unless_held(folder / MANIFEST) if readable else nullcontext(True) as ours:
+            if not ours:
+                return False
+            hidden = self.folder / f"{REMOVING}{secrets.token_hex(6)}"
+            folder.rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
+        return True
+
+    def _leftovers(self) -> list[Path]:
+        """What publishing, pruning and going live hide here while they work; nothing else that begins with a dot."""
+        ours = (PUBLISHING, REMOVING, f".{CURRENT}-", f".{HISTORY}-")
+        found = (path for path in self.folder.iterdir() if path.name.startswith(ours))
+        return sorted({path.with_name(path.name.removesuffix(LOCK)) for path in found})
+
+    def _live_or_fail(self) -> int:
+        live = self.live()
+        if live is None:
+            raise UnknownVersion(f"no version of {self.name} is live; activate one")
+        return live
+
+
+def is_real_folder(path: Path) -> bool:
+    """Not a link, which could lead out of the store."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def _text(path: Path) -> str | None:
+    """A small file's text; None where there is none."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_TEXT_BYTES).decode()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SnapshotError(path.name, f"cannot be read: {error}") from error
+
+
+def _lock_of(staging: Path) -> Path:
+    return staging.with_name(f"{staging.name}{LOCK}")
+
+
+def _remove_leftover(path: Path) -> bool:
+    """Removes what a dead process left; a publisher holds its lock as long as it lives."""
+    lock = _lock_of(path)
+    with exclusive_unless_held(lock) as ours:
+        if lock.exists() and not ours:
+            return False
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+        lock.unlink(missing_ok=True)
+    return True
