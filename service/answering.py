@@ -1,0 +1,133 @@
+"""From the bytes of a question to the bytes of its answer: parse, look up, compute, encode."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from service import encoding
+from service.batching import Batcher, Gone
+from service.cache import Cache
+from service.encoding import Part
+from service.errors import Refusal
+from service.loaded import LoadedModel
+from service.metrics import Metrics
+from service.questions import NewNode, Question, SparseFeatures, parsed
+from service.settings import Settings
+from sgformer import NewNodes, SparseRows
+
+Form = Literal["predictions", "embeddings", "npy"]
+
+
+class Answering:
+    def __init__(self, settings: Settings, metrics: Metrics, batcher: Batcher, cache: Cache | None) -> None:
+        self._settings, self._batcher, self._cache = settings, batcher, cache
+        self._lookups = metrics.cache_lookups
+        self._parse, self._compute, self._encode = (metrics.stages.labels(one) for one in ("parse", "compute", "encode"))
+
+    async def answer(self, current: Callable[[], LoadedModel], body: bytes, form: Form, gone: Gone) -> bytes:
+        """Raises Refusal and the domain's errors.
+
+        Args:
+            current: gives the version in service, which this answer then holds on to.
+            gone: returns when the caller has hung up.
+        """
+        start = time.perf_counter()
+        question = parsed(body)
+        self._check_limits(question)
+        self._parse.observe(time.perf_counter() - start)
+        loaded = current().acquire()
+        try:
+            if self._cache is None or not (question.new_nodes or self._settings.cache_known):
+                return await self._computed(loaded, question, form, gone)
+            return await self._looked_up(self._cache, loaded, question, form, gone)
+        finally:
+            loaded.release()
+
+    async def _looked_up(self, cache: Cache, loaded: LoadedModel, question: Question, form: Form, gone: Gone) -> bytes:
+        key = f"{loaded.id}:{form}:{question.digest()}"
+        found = await cache.get(key)
+        self._lookups.labels(cache.kind, "miss" if found is None else "hit").inc()
+        if found is None:
+            found = await self._computed(loaded, question, form, gone)
+            await cache.put(key, found)
+        return found
+
+    async def _computed(self, loaded: LoadedModel, question: Question, form: Form, gone: Gone) -> bytes:
+        start = time.perf_counter()
+        parts: list[Part] = []
+        if question.nodes:
+            parts.append((question.nodes, loaded.engine.known(loaded.rows(question.nodes)), "exact"))
+        if question.new_nodes:
+            found = await self._batcher.ask(loaded, new_nodes(loaded, question), question.mode, gone)
+            parts.append(([node.id for node in question.new_nodes], found, found.exactness))
+        encoding.check_finite(parts)
+        computed = time.perf_counter()
+        self._compute.observe(computed - start)
+        try:
+            if form == "predictions":
+                return encoding.predictions_json(loaded, question, parts)
+            return encoding.embeddings_npy(parts) if form == "npy" else encoding.embeddings_json(loaded, parts)
+        finally:
+            self._encode.observe(time.perf_counter() - computed)
+
+    def _check_limits(self, question: Question) -> None:
+        nodes, limit = len(question.nodes) + len(question.new_nodes), self._settings.max_nodes
+        if nodes > limit:
+            raise Refusal("batch_too_large", f"{nodes:,} nodes in one request, the limit is {limit:,}", limit=limit)
+        neighbors, limit = sum(len(node.neighbors) for node in question.new_nodes), self._settings.max_neighbors
+        if neighbors > limit:
+            raise Refusal("batch_too_large", f"{neighbors:,} neighbours in one request, the limit is {limit:,}", limit=limit)
+
+
+def new_nodes(loaded: LoadedModel, question: Question) -> NewNodes:
+    """The question in rows and arrays. Raises Refusal that names the new node, and UnknownNodeError."""
+    asked, width = question.new_nodes, loaded.config.in_features
+    flat = [one for node in asked for one in node.neighbors]
+    rows = loaded.rows(flat) if flat else np.empty(0, dtype=np.int64)
+    ends = np.cumsum([len(node.neighbors) for node in asked])
+    places = {node.id: place for place, node in enumerate(asked)}
+    return NewNodes.build(
+        _features(asked, width),
+        np.split(rows, ends[:-1]),  # type: ignore[arg-type]  # arrays of ints serve as well as lists
+        num_nodes=loaded.num_nodes,
+        num_features=width,
+        edges=[(places[left], places[right]) for left, right in question.edges],
+        joint=question.joint,
+    )
+
+
+def _features(asked: list[NewNode], width: int) -> object:
+    for node in asked:
+        _check_features(node, width)
+    if not any(isinstance(node.features, SparseFeatures) for node in asked):
+        return np.array([node.features for node in asked], dtype=np.float64)
+    indptr, indices, values = [0], [], []
+    for node in asked:
+        if isinstance(node.features, SparseFeatures):
+            entries = sorted(zip(node.features.indices, node.features.values, strict=True))
+        else:
+            entries = [(place, value) for place, value in enumerate(node.features) if value]
+        indices += [place for place, _ in entries]
+        values += [value for _, value in entries]
+        indptr.append(len(indices))
+    return SparseRows(np.array(indptr), np.array(indices, dtype=np.int64), np.array(values, dtype=np.float64), width)
+
+
+def _check_features(node: NewNode, width: int) -> None:
+    features = node.features
+    if not isinstance(features, SparseFeatures):
+        if len(features) != width:
+            raise Refusal("invalid", f"new node {node.id!r} has {len(features)} features, expected {width}", node=node.id)
+        return
+    if len(features.indices) != len(features.values):
+        told = f"{len(features.indices)} indices and {len(features.values)} values, expected as many of both"
+        raise Refusal("invalid", f"new node {node.id!r} has {told}", node=node.id)
+    if features.indices and max(features.indices) >= width:
+        told = f"feature index {max(features.indices)}, expected 0 to {width - 1}"
+        raise Refusal("invalid", f"new node {node.id!r} has {told}", node=node.id)
+    if len(set(features.indices)) != len(features.indices):
+        raise Refusal("invalid", f"new node {node.id!r} has a feature index twice", node=node.id)

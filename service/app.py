@@ -1,0 +1,47 @@
+"""The service put together: `create_app(settings)` for tests and other servers, `app_from_env` for uvicorn's workers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from service import logs
+from service.admission import Admission
+from service.answering import Answering
+from service.batching import Batcher
+from service.cache import cache_for
+from service.gateway import Gateway
+from service.metrics import Metrics
+from service.pages import pages
+from service.rollout import Rollout
+from service.settings import Settings
+
+
+def create_app(settings: Settings) -> Gateway:
+    """An ASGI application. Its lifespan opens the live version before it takes requests, and drains on the way out."""
+    metrics = Metrics()
+    rollout, admission = Rollout(settings, metrics), Admission(settings, metrics)
+    batcher, cache = Batcher(settings, metrics), cache_for(settings, metrics)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        admission.start()
+        await rollout.start()
+        try:
+            yield
+        finally:
+            admission.stop()
+            await batcher.close()
+            await rollout.stop()
+            if cache is not None:
+                await cache.close()
+
+    answering = Answering(settings, metrics, batcher, cache)
+    return Gateway(settings, metrics, rollout, answering, admission, pages(rollout, metrics, lifespan))
+
+
+def app_from_env() -> Gateway:
+    logs.set_up()
+    return create_app(Settings.from_env())

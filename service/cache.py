@@ -1,0 +1,134 @@
+"""Answers that were given before. A cache may be slow, full, flushed or down: that costs a bounded delay, never an error.
+
+A key is the snapshot's hash and the question's: a swap can never serve an answer of another version.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from collections import OrderedDict
+from typing import Any, Protocol
+
+from service.metrics import Metrics
+from service.settings import Settings
+
+LOG = logging.getLogger("service.cache")
+LONGEST_PAUSE_SECONDS = 10.0
+
+
+class Cache(Protocol):
+    kind: str
+
+    async def get(self, key: str) -> bytes | None: ...
+
+    async def put(self, key: str, value: bytes) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def cache_for(settings: Settings, metrics: Metrics) -> Cache | None:
+    if settings.redis_url:
+        return RedisCache(settings, metrics)
+    return LocalCache(settings.cache_bytes) if settings.cache_bytes else None
+
+
+class LocalCache:
+    """The most recently used answers of this process, up to a number of bytes."""
+
+    kind = "local"
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._size = limit, 0
+        self._values: OrderedDict[str, bytes] = OrderedDict()
+
+    async def get(self, key: str) -> bytes | None:
+        value = self._values.get(key)
+        if value is not None:
+            self._values.move_to_end(key)
+        return value
+
+    async def put(self, key: str, value: bytes) -> None:
+        if len(value) > self._limit:
+            return
+        self._size += len(value) - len(self._values.pop(key, b""))
+        self._values[key] = value
+        while self._size > self._limit:
+            self._size -= len(self._values.popitem(last=False)[1])
+
+    async def close(self) -> None:
+        self._values.clear()
+
+
+class RedisCache:
+    """Shared by all workers. After a failure it is left alone for a while, longer each time, and then tried again."""
+
+    kind = "redis"
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        timeout = settings.redis_timeout_seconds
+        self._client: Any = Redis.from_url(
+            settings.redis_url or "",
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            retry=Retry(NoBackoff(), 0),  # a second try would double the delay that we promise
+        )
+        self._ttl_ms = round(settings.cache_ttl_seconds * 1000)
+        self._metrics = metrics
+        self._pause, self._closed_until = 0.0, 0.0
+
+    async def get(self, key: str) -> bytes | None:
+        if not self._available():
+            return None
+        try:
+            stored = await self._client.get(f"sgf:{key}")
+        except Exception as error:  # whatever the client raises: the answer is computed instead
+            self._failed(error)
+            return None
+        self._pause = 0.0
+        if stored is None:
+            return None
+        value = _unpacked(stored)
+        if value is None:
+            self._metrics.cache_errors.inc()
+        return value
+
+    async def put(self, key: str, value: bytes) -> None:
+        if not self._available():
+            return
+        try:
+            await self._client.set(f"sgf:{key}", _packed(value), px=self._ttl_ms)
+        except Exception as error:
+            self._failed(error)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    def _available(self) -> bool:
+        return time.monotonic() >= self._closed_until
+
+    def _failed(self, error: Exception) -> None:
+        self._metrics.cache_errors.inc()
+        self._pause = min(max(2 * self._pause, 0.25), LONGEST_PAUSE_SECONDS)
+        self._closed_until = time.monotonic() + self._pause
+        LOG.warning("Redis failed (%s); it is left alone for %.2f s", type(error).__name__, self._pause)
+
+
+def _packed(value: bytes) -> bytes:
+    compressed = zlib.compress(value, 1)
+    return zlib.crc32(compressed).to_bytes(4, "little") + compressed
+
+
+def _unpacked(stored: bytes) -> bytes | None:
+    """None for what we did not write: it counts as a miss."""
+    if len(stored) < 4 or zlib.crc32(stored[4:]).to_bytes(4, "little") != stored[:4]:
+        return None
+    try:
+        return zlib.decompress(stored[4:])
+    except zlib.error:
+        return None

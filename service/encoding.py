@@ -1,0 +1,104 @@
+"""From arrays to the bytes of an answer, in one pass."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from service.errors import Refusal
+from service.loaded import LoadedModel
+from service.questions import Question
+from sgformer import probabilities
+
+Part = tuple[Sequence[int | str], Any, str]
+"""Ids, their answers, and whether those are exact or frozen."""
+
+
+def predictions_json(loaded: LoadedModel, question: Question, parts: Sequence[Part]) -> bytes:
+    found = [one for part in parts for one in _predictions(loaded, question, *part)]
+    return orjson.dumps(loaded.head | {"predictions": found}, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def embeddings_json(loaded: LoadedModel, parts: Sequence[Part]) -> bytes:
+    found = [
+        {"node": node, "embedding": row, "exactness": exactness}
+        for ids, answers, exactness in parts
+        for node, row in zip(ids, _rows(answers.embeddings), strict=True)
+    ]
+    return orjson.dumps(loaded.head | {"predictions": found}, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def embeddings_npy(parts: Sequence[Part]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.concatenate([answers.embeddings for _, answers, _ in parts]).astype("<f4", copy=False))
+    return buffer.getvalue()
+
+
+def check_finite(parts: Sequence[Part]) -> None:
+    """JSON has no NaN, and an answer that is none must not look like one."""
+    for ids, answers, _ in parts:
+        for array in (answers.logits, answers.embeddings):
+            if not np.isfinite(array).all():
+                row = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
+                raise Refusal("no_answer", f"the model has no finite answer for node {ids[row]!r}", node=ids[row])
+
+
+def _predictions(
+    loaded: LoadedModel, question: Question, ids: Sequence[int | str], answers: Any, exactness: str
+) -> list[dict[str, Any]]:
+    found = _OF_TASK[loaded.config.task](loaded, question, answers.logits)
+    if question.embeddings:
+        for one, row in zip(found, _rows(answers.embeddings), strict=True):
+            one["embedding"] = row
+    return [{"node": node, **one, "exactness": exactness} for node, one in zip(ids, found, strict=True)]
+
+
+def _multiclass(loaded: LoadedModel, question: Question, logits: NDArray[np.float32]) -> list[dict[str, Any]]:
+    labels: list[int] = logits.argmax(axis=1).tolist()
+    names = _names(loaded, logits.shape[1])
+    found: list[dict[str, Any]] = [{"label": label, "class": names[label]} for label in labels]
+    if not question.probabilities and question.top_k is None:
+        return found
+    shares = probabilities(logits, "multiclass")
+    if question.probabilities:
+        for one, row in zip(found, _rows(shares), strict=True):
+            one["probabilities"] = row
+    if question.top_k is not None:
+        for one, row in zip(found, shares, strict=True):
+            best = np.argsort(-row, kind="stable")[: question.top_k].tolist()
+            one["top_k"] = [{"label": k, "class": names[k], "probability": row[k]} for k in best]
+    return found
+
+
+def _multilabel(loaded: LoadedModel, question: Question, logits: NDArray[np.float32]) -> list[dict[str, Any]]:
+    shares = probabilities(logits, "multilabel")
+    found: list[dict[str, Any]] = [{"labels": np.flatnonzero(row > 0).tolist()} for row in logits]
+    if loaded.classes is not None:
+        for one in found:
+            one["classes"] = [loaded.classes[k] for k in one["labels"]]
+    if question.probabilities:
+        for one, row in zip(found, _rows(shares), strict=True):
+            one["probabilities"] = row
+    return found
+
+
+def _regression(_loaded: LoadedModel, _question: Question, logits: NDArray[np.float32]) -> list[dict[str, Any]]:
+    if logits.shape[1] == 1:
+        return [{"value": value} for value in logits[:, 0].tolist()]
+    return [{"value": row} for row in _rows(logits)]
+
+
+_OF_TASK = {"multiclass": _multiclass, "multilabel": _multilabel, "regression": _regression}
+
+
+def _names(loaded: LoadedModel, count: int) -> Sequence[str]:
+    return loaded.classes if loaded.classes is not None else [str(number) for number in range(count)]
+
+
+def _rows(array: NDArray[Any]) -> list[NDArray[Any]]:
+    return list(np.ascontiguousarray(array))

@@ -1,0 +1,187 @@
+"""A loaded snapshot that answers: the seam between serving and mathematics. No asyncio, no HTTP.
+
+Three backends give the same answers within 1e-5: numpy (the default on a CPU, which loads nothing else), ONNX Runtime, and
+torch (CUDA, or a CPU where it is asked for).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_store import ProbeError, Snapshot
+from service.settings import Settings
+from sgformer import Answers, AttentionSums, ExtendedAnswers, InferenceModel, NewNodes, NodeStates, extend
+from sgformer.extension import Mode, reach
+from sgformer.inference import checked_ids
+
+if TYPE_CHECKING:
+    import torch
+
+GPU_SHARE = 0.7
+"""Of the free memory of a GPU: what the states may take; larger ones are gathered from the host."""
+class Engine(Protocol):
+    """Answers are numpy arrays on the host, one row per node asked for, in the order asked."""
+
+    name: str
+    merges: bool
+    """Whether questions may be merged into one batch without changing a bit of any answer."""
+
+    def known(self, rows: NDArray[np.int64]) -> Answers: ...
+
+    def extended(self, new: NewNodes, mode: Mode = "exact", max_recompute: int | None = None) -> ExtendedAnswers:
+        """Raises what `sgformer.extend` raises."""
+
+
+class NumpyEngine:
+    name, merges = "numpy", True
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def known(self, rows: NDArray[np.int64]) -> Answers:
+        return self._snapshot.known(rows)
+
+    def extended(self, new: NewNodes, mode: Mode = "exact", max_recompute: int | None = None) -> ExtendedAnswers:
+        with _letting_overflow():
+            return self._snapshot.extended(new, mode, max_recompute)
+
+
+class TorchEngine:
+    """On a GPU the states live there if they fit; the graph's structure stays on the host."""
+
+    merges = False  # a matrix product picks its kernel, and so the order of its additions, by the number of rows
+
+    def __init__(self, snapshot: Snapshot, device: str) -> None:
+        import torch
+
+        from sgformer.torch_arrays import placed_on
+
+        self.name = f"torch ({device})"
+        self._device = torch.device(device)
+        self._model = InferenceModel(snapshot.manifest.config, snapshot.weights, place=placed_on(self._device))
+        self._sums: AttentionSums = snapshot.sums.to(self._model.like)
+        self._adjacency = snapshot.adjacency
+        self._states = self._placed(snapshot.states) if self._device.type == "cuda" else snapshot.states
+
+    def known(self, rows: NDArray[np.int64]) -> Answers:
+        answers = self._model.known(self._states, self._sums, rows)
+        return Answers(_on_host(answers.embeddings), _on_host(answers.logits))
+
+    def extended(self, new: NewNodes, mode: Mode = "exact", max_recompute: int | None = None) -> ExtendedAnswers:
+        found = extend(self._model, self._states, self._sums, self._adjacency, new, mode, max_recompute)
+        return replace(found, embeddings=_on_host(found.embeddings), logits=_on_host(found.logits))
+
+    def _placed(self, states: NodeStates) -> NodeStates:
+        import torch
+
+        arrays = [states.inputs, *states.layers, *states.aggregates]
+        needed = sum(array.nbytes for array in {id(array): array for array in arrays}.values())
+        free, _total = torch.cuda.mem_get_info(self._device)
+        if needed > GPU_SHARE * free:
+            return states
+        placed: dict[int, torch.Tensor] = {}
+
+        def place(array: NDArray[Any]) -> torch.Tensor:
+            if id(array) not in placed:  # the first layer may be the input states themselves
+                placed[id(array)] = torch.from_numpy(np.array(array)).to(self._device)
+            return placed[id(array)]
+
+        return NodeStates(place(states.inputs), tuple(map(place, states.layers)), tuple(map(place, states.aggregates)))
+
+
+class OnnxEngine:
+    """The graph's part in numpy, the rest by ONNX Runtime from `model.onnx`."""
+
+    merges = True  # the merged part is numpy's; ONNX Runtime sees one scenario at a time
+
+    def __init__(self, snapshot: Snapshot, providers: list[str]) -> None:
+        import onnxruntime
+
+        if snapshot.onnx_path is None:
+            raise ProbeError("this version has no model.onnx: publish it with one, or serve with SGF_BACKEND=numpy")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1  # rows are few, and workers share the cores
+        self._session = onnxruntime.InferenceSession(snapshot.onnx_path, options, providers=providers)
+        self.name = f"onnx ({self._session.get_providers()[0]})"
+        self._snapshot = snapshot
+        self._sums = _feeds(snapshot.sums)
+
+    def known(self, rows: NDArray[np.int64]) -> Answers:
+        snapshot = self._snapshot
+        model, states = snapshot.model, snapshot.states
+        rows = checked_ids(rows, states.num_nodes)
+        parts = [
+            self._run(model.rows(states.inputs, one), model.rows(states.layers[-1], one), 0.0, self._sums)
+            for one in np.split(rows, len(rows))  # one at a time: an answer's bits do not depend on its company
+        ]
+        return Answers(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+    def extended(self, new: NewNodes, mode: Mode = "exact", max_recompute: int | None = None) -> ExtendedAnswers:
+        snapshot = self._snapshot
+        with _letting_overflow():
+            reached = reach(snapshot.model, snapshot.states, snapshot.adjacency, new, mode, max_recompute)
+        ends = np.cumsum(np.bincount(new.scenarios))
+        parts = []
+        for start, end in zip([0, *ends[:-1]], ends, strict=True):
+            inputs, graph_states = reached.inputs[start:end], reached.graph_states[start:end]
+            if end - start == 1:
+                parts.append(self._run(inputs, graph_states, 1.0, self._sums))
+            else:  # joint nodes are in each other's sums
+                joint = snapshot.sums.with_rows(*snapshot.model.project(inputs, "query", "key", "value"))
+                parts.append(self._run(inputs, graph_states, 0.0, _feeds(joint)))
+        embeddings, logits = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return ExtendedAnswers(embeddings, logits, reached.recomputed, reached.exactness)
+
+    def _run(self, inputs: Any, graph_states: Any, added: float, sums: dict[str, Any]) -> list[Any]:
+        rows = {"inputs": inputs, "graph_states": graph_states, "added": np.full(len(inputs), added, dtype=np.float32)}
+        found: list[Any] = self._session.run(["embeddings", "logits"], rows | sums)
+        return found
+
+
+def engine_for(snapshot: Snapshot, settings: Settings) -> Engine:
+    """The engine that the settings ask for, not yet warmed."""
+    cuda = settings.device != "cpu" and _cuda(required=settings.device == "cuda")
+    backend = settings.backend
+    if backend == "auto":
+        backend = "torch" if cuda else "numpy"
+    if backend == "torch":
+        return TorchEngine(snapshot, "cuda" if cuda else "cpu")
+    if backend == "onnx":
+        return OnnxEngine(snapshot, ["CUDAExecutionProvider", "CPUExecutionProvider"] if cuda else ["CPUExecutionProvider"])
+    return NumpyEngine(snapshot)
+
+
+def _letting_overflow() -> np.errstate:
+    """New features may be too large for the model: whoever reads the answer looks whether it is finite."""
+    return np.errstate(over="ignore", invalid="ignore", divide="ignore")
+
+
+def _cuda(required: bool) -> bool:
+    """Whether there is a GPU that torch can use. Loads torch only where a driver says that there may be one."""
+    from pathlib import Path
+
+    if not required and not Path("/dev/nvidiactl").exists():
+        return False
+    try:
+        import torch
+    except ImportError:
+        found = False
+    else:
+        found = torch.cuda.is_available()
+    if required and not found:
+        raise ProbeError("SGF_DEVICE is cuda, and torch sees no GPU here")
+    return found
+
+
+def _on_host(array: Any) -> NDArray[np.float32]:
+    return np.asarray(array.cpu().numpy())
+
+
+def _feeds(sums: AttentionSums) -> dict[str, NDArray[np.float64]]:
+    """The sums by the names of their inputs in `model.onnx` (docs/snapshot_format.md)."""
+    names = ("key_value", "key", "query_square", "key_square", "count")
+    return {name: np.asarray(getattr(sums, name), dtype=np.float64) for name in names}

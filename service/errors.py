@@ -1,0 +1,77 @@
+"""What can be wrong with a request, and the one table that knows status codes.
+
+    Refusal                     an answer to the client that is not the one it asked for; `.code` is a key of STATUS
+    everything else             our own fault: the client learns no more than that, the log has the rest
+
+The mathematics and the store raise their own errors; `refusal_for` is where those become codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from model_store import StoreError, UnknownModel, UnknownVersion
+from sgformer import NeighborhoodTooLarge, NewNodeError, SgformerError, UnknownNodeError
+
+STATUS: Mapping[str, int] = {
+    "not_json": 400,
+    "bad_encoding": 400,
+    "bad_length": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "unknown_node": 404,
+    "unknown_version": 404,
+    "unknown_report": 404,
+    "method_not_allowed": 405,
+    "not_acceptable": 406,
+    "slow_body": 408,
+    "conflict": 409,
+    "body_too_large": 413,
+    "batch_too_large": 413,
+    "neighborhood_too_large": 413,
+    "unsupported_media_type": 415,
+    "invalid": 422,
+    "no_answer": 422,
+    "overloaded": 429,
+    "internal": 500,
+    "not_ready": 503,
+    "deadline": 503,
+}
+RETRY_SECONDS = 1
+
+
+class Refusal(Exception):  # noqa: N818  # not an error of ours
+    """Says in one sentence what was wrong and what was expected."""
+
+    def __init__(self, code: str, message: str, *, headers: Mapping[str, str] | None = None, **details: Any) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = STATUS[code]
+        self.details = details
+        self.headers = dict(headers or {})
+        if self.status in (429, 503):
+            self.headers.setdefault("retry-after", str(RETRY_SECONDS))
+
+    def body(self) -> dict[str, Any]:
+        return {"error": str(self), "code": self.code, "details": self.details}
+
+
+def refusal_for(error: Exception) -> Refusal:
+    """What the client is told of an error from below."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, UnknownNodeError):
+        return Refusal("unknown_node", str(error))
+    if isinstance(error, NeighborhoodTooLarge):
+        return Refusal("neighborhood_too_large", str(error), item=error.item, size=error.size, limit=error.limit)
+    if isinstance(error, NewNodeError):
+        return Refusal("invalid", str(error), item=error.item)
+    if isinstance(error, SgformerError):
+        return Refusal("invalid", str(error))
+    if isinstance(error, UnknownVersion | UnknownModel):
+        return Refusal("unknown_version", str(error))
+    if isinstance(error, StoreError):
+        return Refusal("conflict", str(error))
+    return Refusal("internal", "something went wrong here, not with your request; the log has the details")

@@ -1,0 +1,130 @@
+"""One HTTP request and its answer, as ASGI has them: bodies with limits, gzip both ways, one shape for errors."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import re
+import secrets
+import zlib
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from service.errors import Refusal
+from service.settings import Settings
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+JSON = "application/json"
+GZIP_FROM_BYTES = 1024
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
+
+@dataclass
+class Reply:
+    status: int
+    content: bytes
+    media_type: str = JSON
+    headers: dict[str, str] = field(default_factory=dict)
+    error: str | None = None
+    """The code of the error, for the log."""
+
+    @classmethod
+    def refused(cls, refusal: Refusal) -> Reply:
+        return cls(refusal.status, orjson.dumps(refusal.body(), default=str), headers=refusal.headers, error=refusal.code)
+
+
+class Exchange:
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.path: str = scope["path"]
+        self.method: str = scope["method"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.receive, self._send = receive, send
+        given = self.headers.get(b"x-request-id", b"")
+        self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+
+    async def body(self, settings: Settings) -> bytes:
+        """The whole body, decompressed. Raises Refusal where it is too large, too slow, or not what its headers say."""
+        limit = settings.max_body_bytes
+        self._check_headers(limit)
+        try:
+            async with asyncio.timeout(settings.body_seconds):
+                body = await self._received(limit)
+        except TimeoutError:
+            told = f"the body did not come within {settings.body_seconds:g} s"
+            raise Refusal("slow_body", told, headers={"connection": "close"}) from None
+        return _unzipped(body, limit) if self.headers.get(b"content-encoding") == b"gzip" else body
+
+    async def reply(self, reply: Reply) -> None:
+        content, headers = reply.content, [(b"content-type", reply.media_type.encode())]
+        if len(content) >= GZIP_FROM_BYTES and b"gzip" in self.headers.get(b"accept-encoding", b""):
+            content = gzip.compress(content, 1)
+            headers += [(b"content-encoding", b"gzip"), (b"vary", b"accept-encoding")]
+        headers += [(b"content-length", str(len(content)).encode()), (b"x-request-id", self.request_id.encode())]
+        headers += [(name.encode(), value.encode()) for name, value in reply.headers.items()]
+        await self._send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": content})
+
+    def wants(self, media_type: bytes) -> bool:
+        return media_type in self.headers.get(b"accept", b"")
+
+    async def gone(self) -> None:
+        """Returns when the caller has hung up. Only after the body was read."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    def _check_headers(self, limit: int) -> None:
+        kind = self.headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
+        if kind != b"application/json":
+            shown = kind.decode("latin-1")[:60]
+            raise Refusal("unsupported_media_type", f"the content type is {shown!r}, expected {JSON}")
+        coding = self.headers.get(b"content-encoding", b"identity")
+        if coding not in (b"gzip", b"identity"):
+            shown = coding.decode("latin-1")[:60]
+            raise Refusal("unsupported_media_type", f"the content encoding is {shown!r}, expected gzip or none")
+        length = self.headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > limit:
+            raise _too_large(limit)
+
+    async def _received(self, limit: int) -> bytes:
+        message = await self.receive()
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body"):
+            if len(body) > limit:
+                raise _too_large(limit)
+            return body
+        parts, size = [body], len(body)
+        while message.get("more_body"):
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise Refusal("bad_length", "the connection ended before the body did")
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > limit:
+                raise _too_large(limit)
+        return b"".join(parts)
+
+
+def _unzipped(body: bytes, limit: int) -> bytes:
+    """Never unpacks more than the limit, whatever a small body may hold."""
+    unpacker = zlib.decompressobj(31)
+    try:
+        content = unpacker.decompress(body, limit + 1)
+    except zlib.error:
+        raise Refusal("bad_encoding", "the body is not gzip, as its content-encoding says") from None
+    if len(content) > limit:
+        raise _too_large(limit)
+    if not unpacker.eof:
+        raise Refusal("bad_encoding", "the gzip body ends too early")
+    return content
+
+
+def _too_large(limit: int) -> Refusal:
+    # The rest of the body is not read, so the connection cannot be used again.
+    told = f"the body is larger than {limit:,} bytes"
+    return Refusal("body_too_large", told, headers={"connection": "close"}, limit=limit)

@@ -1,0 +1,122 @@
+"""The door: every request passes here, gets an id, is let in or refused, counted and logged, and leaves in one shape.
+
+/predict and /embed are answered here, as plain ASGI: routing, dependencies and response objects would cost more than the
+answers. Everything else is FastAPI's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import MutableMapping
+from typing import Any
+
+from service.admission import Admission
+from service.answering import Answering
+from service.errors import Refusal, refusal_for
+from service.exchange import Exchange, Receive, Reply, Scope, Send
+from service.logs import AccessLog
+from service.metrics import Metrics
+from service.rollout import Rollout
+from service.security import Security
+from service.settings import Settings
+
+LOG = logging.getLogger("service.gateway")
+NPY = "application/x-npy"
+ANSWERED_HERE = {"/predict", "/embed"}
+
+
+class Gateway:
+    """The ASGI application."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        rollout: Rollout,
+        answering: Answering,
+        admission: Admission,
+        pages: Any,
+    ) -> None:
+        self._settings, self._metrics = settings, metrics
+        self._rollout, self._answering, self._admission = rollout, answering, admission
+        self._security, self._log = Security(settings), AccessLog(settings.access_log)
+        self._pages = pages
+        self._counts: dict[tuple[str, int], Any] = {}
+        self._seconds: dict[str, Any] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._pages(scope, receive, send)  # lifespan; websockets are refused there
+            return
+        start = time.perf_counter()
+        exchange = Exchange(scope, receive, send)
+        if exchange.path in ANSWERED_HERE:
+            reply = await self._answered(exchange)
+            await exchange.reply(reply)
+            self._finished(exchange, exchange.path, reply.status, start, len(reply.content), reply.error)
+            return
+        status, sent = await self._paged(scope, receive, send, exchange)
+        route = getattr(scope.get("route"), "path", None) or "other"
+        self._finished(exchange, route, status, start, sent, None)
+
+    async def _answered(self, exchange: Exchange) -> Reply:
+        try:
+            if exchange.method != "POST":
+                raise Refusal("method_not_allowed", f"{exchange.path} takes POST", headers={"allow": "POST"})
+            self._security.check(exchange.path, exchange.headers.get(b"authorization"))
+            self._admission.enter()
+            try:
+                body = await exchange.body(self._settings)
+                if exchange.path == "/predict":
+                    return Reply(
+                        200, await self._answering.answer(self._rollout.current, body, "predictions", exchange.gone)
+                    )
+                npy = exchange.wants(NPY.encode())
+                content = await self._answering.answer(
+                    self._rollout.current, body, "npy" if npy else "embeddings", exchange.gone
+                )
+                return Reply(200, content, NPY) if npy else Reply(200, content)
+            finally:
+                self._admission.leave()
+        except Exception as error:  # every request gets an answer
+            return self._refused(exchange, error)
+
+    async def _paged(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> tuple[int, int]:
+        status, sent = 0, 0
+
+        async def counted(message: MutableMapping[str, Any]) -> None:
+            nonlocal status, sent
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", []), (b"x-request-id", exchange.request_id.encode())]
+            sent += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            self._security.check(exchange.path, exchange.headers.get(b"authorization"))
+            await self._pages(scope, receive, counted)
+        except Exception as error:
+            reply = self._refused(exchange, error)
+            if status == 0:
+                await exchange.reply(reply)
+                status = reply.status
+        return status, sent
+
+    def _refused(self, exchange: Exchange, error: Exception) -> Reply:
+        refusal = refusal_for(error)
+        if refusal.code == "internal":
+            LOG.error(
+                "%s %s failed", exchange.method, exchange.path, exc_info=error, extra={"request_id": exchange.request_id}
+            )
+        return Reply.refused(refusal)
+
+    def _finished(self, exchange: Exchange, route: str, status: int, start: float, sent: int, error: str | None) -> None:
+        seconds = time.perf_counter() - start
+        count = self._counts.get((route, status))
+        if count is None:  # looking a label up costs more than counting
+            count = self._counts[route, status] = self._metrics.requests.labels(route, str(status))
+            self._seconds.setdefault(route, self._metrics.seconds.labels(route))
+        count.inc()
+        self._seconds[route].observe(seconds)
+        self._log.write(exchange.request_id, exchange.method, route, status, seconds, sent, error)

@@ -1,0 +1,91 @@
+"""One version in service: its snapshot, the engine that answers for it, and the requests that still use it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_store import ModelVersions, Snapshot
+from service.engine import Engine, engine_for
+from service.settings import Settings
+from sgformer import UnknownNodeError
+
+
+class LoadedModel:
+    """Whoever answers from it calls `acquire` before and `release` after; once retired, the last release closes it."""
+
+    def __init__(self, version: int, snapshot: Snapshot, engine: Engine, seconds: dict[str, float]) -> None:
+        manifest = snapshot.manifest
+        self.version, self.snapshot, self.engine = version, snapshot, engine
+        self.model, self.id = manifest.model, snapshot.id
+        self.config, self.classes = manifest.config, manifest.classes
+        self.num_nodes = manifest.sizes.nodes
+        self.seconds = seconds
+        """How long opening, warming and the probes took."""
+        self.head = {"model": self.model, "version": version, "snapshot": self.id}
+        """What every answer says of its origin."""
+        self._lock = threading.Lock()
+        self._users, self._retired = 0, False
+
+    def acquire(self) -> LoadedModel:
+        with self._lock:
+            self._users += 1
+        return self
+
+    def release(self) -> None:
+        with self._lock:
+            self._users -= 1
+            done = self._retired and self._users == 0
+        if done:
+            self._close()
+
+    def retire(self) -> None:
+        """No new requests come; it is closed when the last one is done."""
+        with self._lock:
+            self._retired = True
+            done = self._users == 0
+        if done:
+            self._close()
+
+    def rows(self, ids: Sequence[int | str]) -> NDArray[np.int64]:
+        """From ids, as requests have them, to rows. Raises UnknownNodeError."""
+        if self.snapshot.node_ids is not None:
+            return self.snapshot.node_ids.rows(ids)
+        for one in ids:
+            if not isinstance(one, int) or not 0 <= one < self.num_nodes:
+                raise UnknownNodeError(f"node {one!r} is not in the graph, expected ids from 0 to {self.num_nodes - 1}")
+        return np.array(ids, dtype=np.int64)
+
+    def _close(self) -> None:
+        self.snapshot.close()
+        # The engine holds the maps: without it the last reference to them is gone.
+        del self.engine
+
+
+def load(versions: ModelVersions, version: int, settings: Settings) -> LoadedModel:
+    """Opens, verifies, warms and replays the probes on the engine that will serve.
+
+    Raises:
+        StoreError: this version must not serve, and why.
+    """
+    seconds: dict[str, float] = {}
+    snapshot = _timed(seconds, "open and verify", lambda: versions.open(version))
+    try:
+        engine = _timed(seconds, "engine", lambda: engine_for(snapshot, settings))
+        _timed(seconds, "warm and probes", lambda: snapshot.probes.replay(engine, snapshot.manifest.probe_tolerance))
+    except BaseException:
+        snapshot.close()
+        raise
+    return LoadedModel(version, snapshot, engine, seconds)
+
+
+def _timed(seconds: dict[str, float], name: str, step: Any) -> Any:
+    start = time.perf_counter()
+    result = step()
+    seconds[name] = round(time.perf_counter() - start, 4)
+    return result

@@ -1,0 +1,94 @@
+"""Every metric, in one place. Names are fixed (contract); units are in them; no label grows with the graph.
+
+With several workers each writes into files below PROMETHEUS_MULTIPROC_DIR, and whichever answers /metrics adds them up.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+    multiprocess,
+)
+
+from service.loaded import LoadedModel
+
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 20_000, 100_000)
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
+
+
+@dataclass
+class Metrics:
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    def __post_init__(self) -> None:
+        new = self.registry
+        self.requests = Counter("sgf_requests_total", "Answers, by route and status.", ["route", "code"], registry=new)
+        self.seconds = Histogram(
+            "sgf_request_duration_seconds",
+            "From the first byte in to the last byte out.",
+            ["route"],
+            buckets=SECONDS,
+            registry=new,
+        )
+        self.stages = Histogram(
+            "sgf_stage_duration_seconds", "Of one request, by stage.", ["stage"], buckets=SECONDS, registry=new
+        )
+        self.batch_nodes = Histogram("sgf_batch_nodes", "New nodes answered in one go.", buckets=SIZES, registry=new)
+        self.queue_depth = _gauge("sgf_queue_depth", "Requests in hand.", new, "livesum")
+        self.shed = Counter("sgf_shed_total", "Requests told to come back.", ["reason"], registry=new)
+        self.cache_lookups = Counter("sgf_cache_lookups_total", "Look-ups.", ["kind", "result"], registry=new)
+        self.cache_errors = Counter(
+            "sgf_cache_errors_total", "Failures of the cache, and values it did not write.", registry=new
+        )
+        self.recomputed = Histogram(
+            "sgf_recomputed_nodes", "Stored states recomputed for one new node.", buckets=SIZES, registry=new
+        )
+        self.info = _gauge("sgf_model_info", "1 for the version that is served.", new, "livemax", ["version", "snapshot"])
+        self.swaps = Counter("sgf_model_swaps_total", "Versions taken into service, or refused.", ["result"], registry=new)
+        self.nodes = _gauge("sgf_graph_nodes", "Nodes of the served graph.", new, "livemax")
+        self.edges = _gauge("sgf_graph_edges", "Edges of the served graph.", new, "livemax")
+        self.ready = _gauge("sgf_ready", "1 where every worker has a version in service.", new, "livemin")
+        self.memory = _gauge("sgf_process_peak_memory_bytes", "Highest resident memory.", new, "liveall")
+        self.build = _gauge("sgf_build_info", "Of this software.", new, "livemax", ["version"])
+        self.build.labels(_version()).set(1)
+        self.ready.set(0)
+
+    def serving(self, loaded: LoadedModel, before: LoadedModel | None) -> None:
+        if before is not None:
+            self.info.labels(str(before.version), before.id).set(0)
+        self.info.labels(str(loaded.version), loaded.id).set(1)
+        self.nodes.set(loaded.num_nodes)
+        self.edges.set(loaded.snapshot.manifest.sizes.adjacency_entries // 2)
+        self.ready.set(1)
+
+    def page(self) -> bytes:
+        """In Prometheus' text format, over all workers."""
+        self.memory.set(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        if os.environ.get(DIRECTORY):
+            together = CollectorRegistry()
+            multiprocess.MultiProcessCollector(together)  # type: ignore[no-untyped-call]
+            return generate_latest(together)
+        return generate_latest(self.registry)
+
+
+def _gauge(name: str, about: str, registry: CollectorRegistry, mode: str, labels: list[str] | None = None) -> Gauge:
+    return Gauge(name, about, labels or [], registry=registry, multiprocess_mode=mode)  # type: ignore[arg-type]
+
+
+def _version() -> str:
+    try:
+        return version("sgformer-serving")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,73 @@
+"""The OpenAPI document: FastAPI's own, and /predict and /embed, which FastAPI does not see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from service.answers import ErrorAnswer, PredictAnswer
+from service.errors import STATUS
+from service.loaded import LoadedModel
+from service.questions import Question
+
+MANY_FEATURES = 32
+_REFUSED = (400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 503)
+
+
+def document(app: FastAPI, loaded: LoadedModel | None) -> dict[str, Any]:
+    """With examples that the version in service answers."""
+    found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    _, definitions = models_json_schema(
+        [(Question, "validation"), (PredictAnswer, "serialization"), (ErrorAnswer, "serialization")],
+        ref_template="#/components/schemas/{model}",
+    )
+    schemas = found.setdefault("components", {}).setdefault("schemas", {})
+    schemas |= definitions.get("$defs", {})
+    found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    about = "Predictions for nodes of the graph, and for nodes that it has never seen."
+    found["paths"]["/predict"] = {"post": _operation("predict", about, loaded, _json_answer())}
+    npy = {"application/x-npy": {"schema": {"type": "string", "format": "binary"}}}
+    found["paths"]["/embed"] = {"post": _operation("embed", "Embeddings of the same nodes.", loaded, _json_answer() | npy)}
+    for path in found["paths"].values():
+        for operation in path.values():
+            operation["responses"] = _errors() | operation["responses"]
+    return found
+
+
+def examples(loaded: LoadedModel | None) -> dict[str, Any]:
+    if loaded is None:
+        return {"known": {"value": {"nodes": [0]}}}
+    ids = loaded.snapshot.node_ids
+    first = list(range(min(2, loaded.num_nodes))) if ids is None else ids.names(range(min(2, loaded.num_nodes)))
+    width = loaded.config.in_features
+    features: Any = [0.0] * width if width <= MANY_FEATURES else {"indices": [0], "values": [1.0]}
+    new = {"id": "a", "features": features, "neighbors": first}
+    return {
+        "known": {"summary": "nodes of the graph", "value": {"nodes": first}},
+        "new": {"summary": "a node that the graph has never seen", "value": {"new_nodes": [new], "top_k": 1}},
+    }
+
+
+def _operation(name: str, about: str, loaded: LoadedModel | None, content: dict[str, Any]) -> dict[str, Any]:
+    body = {"application/json": {"schema": {"$ref": "#/components/schemas/Question"}, "examples": examples(loaded)}}
+    return {
+        "operationId": name,
+        "summary": about,
+        "tags": ["answers"],
+        "security": [{}, {"key": []}],
+        "requestBody": {"required": True, "content": body},
+        "responses": {"200": {"description": "The answers.", "content": content}},
+    }
+
+
+def _json_answer() -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": "#/components/schemas/PredictAnswer"}}}
+
+
+def _errors() -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}}
+    codes = {status: sorted(code for code, one in STATUS.items() if one == status) for status in _REFUSED}
+    return {str(status): {"description": ", ".join(names), "content": content} for status, names in codes.items()}

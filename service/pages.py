@@ -1,0 +1,127 @@
+"""Everything besides the answers: models, health, metrics, the documentation. An ordinary FastAPI application."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Request
+from fastapi import Path as PathParameter
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.exceptions import HTTPException
+
+from model_store import SnapshotError, StoreError, UnknownVersion
+from service import openapi
+from service.errors import Refusal, refusal_for
+from service.metrics import CONTENT_TYPE, Metrics
+from service.rollout import Rollout
+
+Version = Annotated[int, PathParameter(ge=1, lt=2**63, description="number of a version")]
+REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+def pages(rollout: Rollout, metrics: Metrics, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
+    app = FastAPI(
+        title="SGFormer serving",
+        version="1",
+        description="Exact answers for nodes of a graph, and for nodes that it has never seen.",
+        lifespan=lifespan,
+        redoc_url=None,
+    )
+    app.openapi = lambda: openapi.document(app, rollout.current() if rollout.ready else None)  # type: ignore[method-assign]
+    _add_errors(app)
+    _add_health(app, rollout)
+    _add_models(app, rollout)
+
+    @app.get("/", include_in_schema=False)
+    async def home() -> RedirectResponse:
+        return RedirectResponse("/docs")
+
+    @app.get("/metrics", tags=["operations"], summary="Prometheus' text format, over all workers.")
+    def metrics_page() -> Response:
+        return Response(metrics.page(), media_type=CONTENT_TYPE)
+
+    return app
+
+
+def _add_health(app: FastAPI, rollout: Rollout) -> None:
+    @app.get("/health/live", tags=["operations"], summary="The process answers.")
+    async def live() -> dict[str, str]:
+        return {"status": "live"}
+
+    @app.get("/health/ready", tags=["operations"], summary="A version is verified, warmed and has answered its probes.")
+    async def ready() -> dict[str, Any]:
+        return {"status": "ready", **rollout.current().head}
+
+
+def _add_models(app: FastAPI, rollout: Rollout) -> None:
+    # Ordinary functions: they read files, so FastAPI runs them in its threads.
+    @app.get("/models", tags=["models"], summary="The versions in the store, and which one this worker serves.")
+    def models() -> dict[str, Any]:
+        serving = rollout.current() if rollout.ready else None
+        answer: dict[str, Any] = {"serving": None, "failure": rollout.failure, "versions": []}
+        if serving is not None:
+            answer["serving"] = serving.head | {"engine": serving.engine.name, "loading_seconds": serving.seconds}
+        try:
+            versions = rollout.versions()
+            live = versions.live()
+        except StoreError:
+            return answer  # `failure` says why
+        for version in versions.versions():
+            try:
+                manifest = versions.manifest(version)
+            except UnknownVersion:
+                continue  # pruned while we were listing
+            except SnapshotError as error:
+                answer["versions"].append({"version": version, "live": version == live, "damaged": str(error)})
+                continue
+            told = {"version": version, "live": version == live, "snapshot": manifest.snapshot, "created": manifest.created}
+            told |= {"nodes": manifest.sizes.nodes, "edges": manifest.sizes.adjacency_entries // 2}
+            answer["versions"].append(told | {"scores": dict(manifest.scores)})
+        return answer
+
+    @app.get("/models/{version}", tags=["models"], summary="The manifest of one version: settings, scores, classes, files.")
+    def manifest_of(version: Version) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(rollout.versions().manifest(version).to_json())
+        return found | {"version": version}
+
+    @app.get("/models/{version}/report", tags=["models"], summary="Its training report.", response_class=HTMLResponse)
+    def report(version: Version) -> HTMLResponse:
+        with rollout.versions().open(version, verify="sizes") as snapshot:
+            if snapshot.report_path is None:
+                raise Refusal("unknown_report", f"version {version} has no report")
+            page = snapshot.report_path.read_text()
+        return HTMLResponse(page, headers={"content-security-policy": REPORT_POLICY})
+
+
+def _add_errors(app: FastAPI) -> None:
+    def shaped(refusal: Refusal) -> JSONResponse:
+        return JSONResponse(refusal.body(), refusal.status, headers=refusal.headers)
+
+    @app.exception_handler(Refusal)
+    async def refused(_request: Request, error: Refusal) -> JSONResponse:
+        return shaped(error)
+
+    @app.exception_handler(StoreError)
+    async def from_the_store(_request: Request, error: StoreError) -> JSONResponse:
+        return shaped(refusal_for(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return shaped(Refusal("invalid", f"{where}: {first['msg']}"))
+
+    @app.exception_handler(HTTPException)
+    async def from_starlette(request: Request, error: HTTPException) -> JSONResponse:
+        code = _HTTP_CODES.get(error.status_code, "invalid")
+        told = (
+            f"there is no {request.url.path}"
+            if code == "not_found"
+            else f"{request.url.path} does not take {request.method}"
+        )
+        return shaped(Refusal(code, told, headers=dict(error.headers or {})))

@@ -1,0 +1,99 @@
+"""What is asked: the body of /predict and /embed, validated straight from its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+
+from service.errors import Refusal
+
+NodeId = int | str
+"""A row number from 0, or one of the snapshot's own ids where it has them."""
+_MAX_DETAILS = 10
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class SparseFeatures(_Strict):
+    """The features that are not zero."""
+
+    indices: list[Annotated[int, Field(ge=0)]]
+    values: list[FiniteFloat]
+
+
+class NewNode(_Strict):
+    """A node that the graph does not have."""
+
+    id: NodeId = Field(description="your name for it; the answer has it", examples=["a"])
+    features: list[FiniteFloat] | SparseFeatures = Field(description="raw: what training did to features is done here too")
+    neighbors: list[NodeId] = Field(default=[], description="known nodes that it is linked to; repeats count once")
+
+
+class Question(_Strict):
+    """Known nodes, new nodes, or both."""
+
+    nodes: list[NodeId] = Field(default=[], description="nodes of the graph", examples=[[0, 5]])
+    new_nodes: list[NewNode] = Field(default=[], description="nodes that it has never seen")
+    edges: list[tuple[NodeId, NodeId]] = Field(default=[], description="links between joint new nodes, by their ids")
+    joint: bool = Field(default=False, description="all new nodes at once; else each is answered as if it came alone")
+    mode: Literal["exact", "frozen"] = Field(
+        default="exact", description="exact: as a full forward with the node added; frozen: neighbours are not recomputed"
+    )
+    embeddings: bool = Field(default=False, description="return embeddings too")
+    probabilities: bool = Field(default=True, description="return all probabilities")
+    top_k: Annotated[int, Field(ge=1)] | None = Field(default=None, description="return the k likeliest classes by name")
+
+    def digest(self) -> str:
+        """The same for the same question, however its JSON was written."""
+        content = self.model_dump()
+        for node in content["new_nodes"]:
+            node["neighbors"] = sorted(set(node["neighbors"]), key=lambda one: (isinstance(one, str), one))
+        return hashlib.blake2b(orjson.dumps(content, option=orjson.OPT_SORT_KEYS), digest_size=20).hexdigest()
+
+
+_ADAPTER = TypeAdapter(Question)
+
+
+def parsed(body: bytes) -> Question:
+    """Raises Refusal: 400 for what is not JSON, 422 for what is not a question."""
+    try:
+        question = _ADAPTER.validate_json(body)
+    except ValidationError as error:
+        raise _refusal(error) from None
+    if not question.nodes and not question.new_nodes:
+        raise Refusal("invalid", "the request asks nothing, expected nodes or new_nodes")
+    if question.new_nodes:
+        _check_new_nodes(question)
+    elif question.edges or question.joint:
+        raise Refusal("invalid", "edges and joint are about new nodes, and there are none")
+    return question
+
+
+def _check_new_nodes(question: Question) -> None:
+    ids = [node.id for node in question.new_nodes]
+    if len(set(ids)) != len(ids):
+        twice = next(one for one in ids if ids.count(one) > 1)
+        raise Refusal("invalid", f"two new nodes have the id {twice!r}, expected different ones", node=twice)
+    if question.edges and not question.joint:
+        raise Refusal("invalid", "edges link new nodes, which see each other only with joint: true")
+    known = set(ids)
+    for edge in question.edges:
+        for end in edge:
+            if end not in known:
+                raise Refusal("invalid", f"edge end {end!r} is not the id of a new node", node=end)
+
+
+def _refusal(error: ValidationError) -> Refusal:
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    if problems[0]["type"] == "json_invalid":
+        return Refusal("not_json", f"the body is not JSON: {problems[0]['msg'].removeprefix('Invalid JSON: ')}")
+    listed: list[dict[str, Any]] = [
+        {"where": ".".join(str(part) for part in one["loc"])[:200], "problem": one["msg"]} for one in problems[:_MAX_DETAILS]
+    ]
+    first = listed[0]
+    return Refusal("invalid", f"{first['where'] or 'the body'}: {first['problem']}", problems=listed)

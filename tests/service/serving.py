@@ -1,0 +1,98 @@
+"""A real server on a real port, in a thread of the test's process or in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+from service.app import create_app
+from service.settings import Settings
+from tests.model_store.samples import small_contents
+
+CONTENTS = small_contents(config={"layers": 3, "hidden": 8, "gnn_activation": False}, classes=("x", "y", "z"))
+"""Of the version that most tests ask. Without a ReLU in the GCN, what a neighbour changes is seen in the answer."""
+
+
+@contextmanager
+def in_thread(store: Path, **settings: Any) -> Iterator[httpx.Client]:
+    """The application under uvicorn in a thread; a client of it."""
+    app = create_app(Settings(store=store, access_log=False, **({"poll_seconds": 0.05} | settings)))
+    config = uvicorn.Config(app, port=free_port(), log_config=None, access_log=False, timeout_graceful_shutdown=3)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    until(lambda: server.started)
+    with httpx.Client(base_url=f"http://127.0.0.1:{config.port}", timeout=30) as client:
+        try:
+            yield client
+        finally:
+            server.should_exit = True
+            thread.join(timeout=10)
+            assert not thread.is_alive()
+
+
+@contextmanager
+def in_processes(store: Path, workers: int = 1, **settings: str) -> Iterator[tuple[httpx.Client, subprocess.Popen[str]]]:
+    """`sgf-serve` as a user starts it."""
+    port = free_port()
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SGF_")}
+    environ |= {f"SGF_{name.upper()}": value for name, value in settings.items()} | {"SGF_POLL_SECONDS": "0.05"}
+    command = [sys.executable, "-m", "service", "--store", str(store), "--port", str(port), "--workers", str(workers)]
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
+        lines: list[str] = []
+        assert process.stderr is not None
+        reader = threading.Thread(target=lambda: lines.extend(process.stderr or ()), daemon=True)
+        reader.start()
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            try:
+                until(lambda: process.poll() is not None or is_up(client), seconds=60)
+                assert process.poll() is None, "".join(lines)
+                process.lines = lines  # type: ignore[attr-defined]
+                yield client, process
+            finally:
+                process.terminate()
+                process.wait(timeout=20)
+
+
+def is_up(client: httpx.Client) -> bool:
+    try:
+        return client.get("/health/live").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def until(condition: Any, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(0.01)
+
+
+def refused(response: httpx.Response, status: int, code: str) -> str:
+    """Asserts the one shape of all errors, and returns the sentence."""
+    told = response.json()
+    assert (response.status_code, told["code"]) == (status, code), response.text
+    assert set(told) == {"error", "code", "details"}
+    assert response.headers["x-request-id"]
+    assert "Traceback" not in response.text
+    sentence: str = told["error"]
+    assert sentence
+    return sentence

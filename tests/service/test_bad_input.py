@@ -1,0 +1,190 @@
+"""Bad input gets one clear sentence and harms nothing else."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from model_store import Store
+from tests.model_store.samples import small_contents
+from tests.service.serving import in_thread, refused
+
+NEW = {"id": "a", "features": [1.0] * 5, "neighbors": [1]}
+
+
+def changed(**parts: Any) -> dict[str, Any]:
+    return {"new_nodes": [NEW | parts]}
+
+
+@pytest.mark.parametrize(
+    ("question", "status", "code", "sentence"),
+    [
+        ({"nodes": []}, 422, "invalid", "the request asks nothing, expected nodes or new_nodes"),
+        ({"nodes": [1], "colour": 3}, 422, "invalid", "colour: Extra inputs are not permitted"),
+        ({"nodes": [1.5]}, 422, "invalid", "nodes.0.int: Input should be a valid integer"),
+        ({"nodes": [True]}, 422, "invalid", "nodes.0.int: Input should be a valid integer"),
+        ({"nodes": [-1]}, 404, "unknown_node", "node -1 is not in the graph, expected ids from 0 to 59"),
+        ({"nodes": [60]}, 404, "unknown_node", "node 60 is not in the graph, expected ids from 0 to 59"),
+        ({"nodes": [10**30]}, 404, "unknown_node", f"node {10**30} is not in the graph, expected ids from 0 to 59"),
+        ({"nodes": ["5"]}, 404, "unknown_node", "node '5' is not in the graph, expected ids from 0 to 59"),
+        ({"nodes": [1], "mode": "quick"}, 422, "invalid", "mode: Input should be 'exact' or 'frozen'"),
+        ({"nodes": [1], "top_k": 0}, 422, "invalid", "top_k: Input should be greater than or equal to 1"),
+        ({"nodes": [1], "joint": True}, 422, "invalid", "edges and joint are about new nodes, and there are none"),
+        (changed(features=[1.0] * 4), 422, "invalid", "new node 'a' has 4 features, expected 5"),
+        (
+            changed(features=[1e39] + [0.0] * 4),
+            422,
+            "invalid",
+            "new node 0: features hold NaN, infinity or more than 3.4e38",
+        ),
+        (
+            changed(features={"indices": [5], "values": [1.0]}),
+            422,
+            "invalid",
+            "new node 'a' has feature index 5, expected 0 to 4",
+        ),
+        (
+            changed(features={"indices": [1, 1], "values": [1.0, 2.0]}),
+            422,
+            "invalid",
+            "new node 'a' has a feature index twice",
+        ),
+        (changed(features={"indices": [1], "values": []}), 422, "invalid", "new node 'a' has 1 indices and 0 values"),
+        (changed(neighbors=[60]), 404, "unknown_node", "node 60 is not in the graph"),
+        (changed(neighbors="x"), 422, "invalid", "new_nodes.0.neighbors: Input should be a valid array"),
+        ({"new_nodes": [NEW, NEW]}, 422, "invalid", "two new nodes have the id 'a', expected different ones"),
+        (
+            {"new_nodes": [NEW], "edges": [["a", "b"]]},
+            422,
+            "invalid",
+            "edges link new nodes, which see each other only with",
+        ),
+        (
+            {"new_nodes": [NEW], "joint": True, "edges": [["a", "b"]]},
+            422,
+            "invalid",
+            "edge end 'b' is not the id of a new node",
+        ),
+        ({"new_nodes": [NEW], "joint": True, "edges": [["a", "a"]]}, 422, "invalid", "new node 0: an edge to itself"),
+        ({"nodes": [1] * 1001}, 413, "batch_too_large", "1,001 nodes in one request, the limit is 1,000"),
+        (changed(neighbors=[1] * 20_001), 413, "batch_too_large", "20,001 neighbours in one request, the limit is 20,000"),
+        ([], 422, "invalid", "the body: Input should be an object"),
+    ],
+)
+def test_a_question_that_cannot_be_answered(
+    client: httpx.Client, question: Any, status: int, code: str, sentence: str
+) -> None:
+    assert refused(client.post("/predict", json=question), status, code).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"", 400, "not_json"),
+        (b'{"nodes": [1', 400, "not_json"),
+        (b'{"nodes": [NaN]}', 422, "invalid"),
+        (b'{"new_nodes": [{"id": "a", "features": [1e400, 0, 0, 0, 0]}]}', 422, "invalid"),
+        (b'{"new_nodes": [{"id": "a", "features": [NaN, 0, 0, 0, 0]}]}', 422, "invalid"),
+        (b'{"new_nodes": [{"id": "a", "features": [Infinity, 0, 0, 0, 0]}]}', 422, "invalid"),
+        (b'{"nodes": ["\xff\xfe"]}', 400, "not_json"),
+        (b'{"nodes": [' + b"9" * 5000 + b"]}", 400, "not_json"),
+        (b"[" * 100_000, 400, "not_json"),
+        (b'{"nodes":' * 50_000, 400, "not_json"),
+        (b"\x00\x01\x02", 400, "not_json"),
+        (b'{"nodes": ["\\ud800"]}', 400, "not_json"),
+    ],
+)
+def test_hostile_bodies(client: httpx.Client, body: bytes, status: int, code: str) -> None:
+    response = client.post("/predict", content=body, headers={"content-type": "application/json"})
+    refused(response, status, code)
+    assert client.post("/predict", json={"nodes": [1]}).status_code == 200
+
+
+def test_of_repeated_keys_the_last_one_counts(client: httpx.Client) -> None:
+    response = client.post("/predict", content=b'{"nodes": [1], "nodes": [2]}', headers={"content-type": "application/json"})
+    assert [one["node"] for one in response.json()["predictions"]] == [2]
+
+
+def test_other_kinds_of_bodies(client: httpx.Client) -> None:
+    body = json.dumps({"nodes": [1]}).encode()
+    told = refused(
+        client.post("/predict", content=body, headers={"content-type": "text/plain"}), 415, "unsupported_media_type"
+    )
+    assert told == "the content type is 'text/plain', expected application/json"
+    headers = {"content-type": "application/json", "content-encoding": "br"}
+    refused(client.post("/predict", content=body, headers=headers), 415, "unsupported_media_type")
+    headers["content-encoding"] = "gzip"
+    refused(client.post("/predict", content=body, headers=headers), 400, "bad_encoding")
+    refused(client.post("/predict", content=gzip.compress(body)[:-6], headers=headers), 400, "bad_encoding")
+    assert client.post("/predict", content=gzip.compress(body), headers=headers).status_code == 200
+
+
+def test_bodies_that_are_too_large(store: Path) -> None:
+    with in_thread(store, max_body_bytes=10_000) as client:
+        large = json.dumps({"nodes": [1] * 9000})
+        refused(client.post("/predict", content=large, headers={"content-type": "application/json"}), 413, "body_too_large")
+        bomb = gzip.compress(b" " * 50_000_000)
+        headers = {"content-type": "application/json", "content-encoding": "gzip"}
+        refused(client.post("/predict", content=bomb, headers=headers), 413, "body_too_large")
+        chunked = (b" " * 1000 for _ in range(100))  # without a length in front
+        refused(
+            client.post("/predict", content=chunked, headers={"content-type": "application/json"}), 413, "body_too_large"
+        )
+        assert client.post("/predict", json={"nodes": [1]}).status_code == 200
+
+
+def test_a_body_that_does_not_come(store: Path) -> None:
+    with in_thread(store, body_seconds=0.2) as client, socket.create_connection(("127.0.0.1", client.base_url.port)) as slow:
+        slow.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{")
+        assert client.post("/predict", json={"nodes": [1]}).status_code == 200
+        slow.settimeout(5)
+        assert slow.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_a_caller_that_hangs_up_in_the_middle_harms_nobody(client: httpx.Client) -> None:
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", client.base_url.port)) as rude:
+            rude.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+    time.sleep(0.05)
+    assert client.post("/predict", json={"nodes": [1]}).status_code == 200
+
+
+def test_paths_and_methods(client: httpx.Client) -> None:
+    assert refused(client.get("/predict"), 405, "method_not_allowed") == "/predict takes POST"
+    assert client.get("/predict").headers["allow"] == "POST"
+    assert refused(client.get("/nothing"), 404, "not_found") == "there is no /nothing"
+    refused(client.delete("/models"), 405, "method_not_allowed")
+    refused(client.get("/models/9"), 404, "unknown_version")
+    refused(client.get("/models/zero"), 422, "invalid")
+    refused(client.get("/models/..%2F..%2Fetc"), 404, "not_found")
+    refused(client.get("/models/1/report"), 404, "unknown_report")
+    refused(client.post("/admin/retrain", json={}), 404, "not_found")
+
+
+def test_a_neighbourhood_over_the_limit_is_told_its_size(store: Path) -> None:
+    with in_thread(store, max_recompute=3) as client:
+        question = changed(neighbors=[0])  # the hub
+        response = client.post("/predict", json=question)
+        refused(response, 413, "neighborhood_too_large")
+        assert response.json()["details"]["size"] > 3
+        frozen = client.post("/predict", json=question | {"mode": "frozen"}).json()
+        assert frozen["predictions"][0]["exactness"] == "frozen"
+
+
+def test_a_new_node_without_a_finite_answer_is_refused(tmp_path: Path) -> None:
+    """Features that float32 holds, but the model's products of them do not."""
+    norms = {"input_layer_norm": False, "attention_layer_norm": False, "gnn_batch_norm": False}
+    Store(tmp_path).publish("demo", small_contents(config=norms), onnx=False, activate=True)
+    with in_thread(tmp_path) as client:
+        fine = NEW | {"id": "fine"}
+        question = {"new_nodes": [fine, NEW | {"features": [3e38, -3e38] * 2 + [3e38]}]}
+        told = refused(client.post("/predict", json=question), 422, "no_answer")
+        assert told == "the model has no finite answer for node 'a'"
+        assert client.post("/predict", json={"new_nodes": [fine]}).status_code == 200

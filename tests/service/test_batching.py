@@ -1,0 +1,223 @@
+"""Concurrent questions: batched, alone in their answers and alone in their failures; too many are told to come back."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model_store import Snapshot
+from service.admission import Admission
+from service.batching import Batcher
+from service.engine import NumpyEngine
+from service.errors import Refusal
+from service.loaded import LoadedModel
+from service.metrics import Metrics
+from service.settings import Settings
+from sgformer import ExtendedAnswers, NeighborhoodTooLarge, NewNodes
+from tests.service.serving import in_thread, refused, until
+
+
+class Watched(NumpyEngine):
+    """The real engine, that tells which batches it got and can be held up or broken."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__(snapshot)
+        self.batches: list[int] = []
+        self.go = threading.Event()
+        self.go.set()
+        self.broken = False
+
+    def extended(self, new: NewNodes, mode: Any = "exact", max_recompute: int | None = None) -> ExtendedAnswers:
+        self.batches.append(len(new))
+        self.go.wait(10)
+        if self.broken:
+            raise MemoryError("no memory")
+        return super().extended(new, mode, max_recompute)
+
+
+@pytest.fixture
+def engine(snapshot: Snapshot) -> Watched:
+    return Watched(snapshot)
+
+
+@pytest.fixture
+def loaded(snapshot: Snapshot, engine: Watched) -> LoadedModel:
+    return LoadedModel(1, snapshot, engine, {})
+
+
+def new(seed: int, neighbors: list[int], count: int = 1) -> NewNodes:
+    rows = np.random.default_rng(seed).normal(size=(count, 5))
+    return NewNodes.build(rows, [neighbors] * count, num_nodes=60, num_features=5)
+
+
+async def never() -> None:
+    await asyncio.Event().wait()
+
+
+def run(settings: Settings, work: Callable[[Batcher], Coroutine[Any, Any, Any]]) -> Any:
+    async def main() -> Any:
+        batcher = Batcher(settings, Metrics())
+        try:
+            return await work(batcher)
+        finally:
+            await batcher.close()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("inline_cost", [0, 10_000])
+def test_questions_that_come_together_are_answered_together_and_have_the_bits_of_alone(
+    snapshot: Snapshot, loaded: LoadedModel, engine: Watched, inline_cost: int
+) -> None:
+    questions = [new(seed, [seed, seed + 1], 1 + seed % 3) for seed in range(12)]
+
+    async def all_at_once(batcher: Batcher) -> list[ExtendedAnswers]:
+        return await asyncio.gather(*(batcher.ask(loaded, one, "exact", never) for one in questions))
+
+    answers = run(Settings(inline_cost=inline_cost), all_at_once)
+    assert engine.batches == [sum(len(one) for one in questions)]
+    for question, answer in zip(questions, answers, strict=True):
+        alone = snapshot.extended(question)
+        np.testing.assert_array_equal(answer.logits, alone.logits)
+        np.testing.assert_array_equal(answer.embeddings, alone.embeddings)
+        np.testing.assert_array_equal(answer.recomputed, alone.recomputed)
+
+
+def test_a_batch_is_filled_by_cost(loaded: LoadedModel, engine: Watched) -> None:
+    async def all_at_once(batcher: Batcher) -> Any:
+        return await asyncio.gather(*(batcher.ask(loaded, new(seed, [1, 2, 3, 4]), "exact", never) for seed in range(10)))
+
+    run(Settings(batch_cost=15), all_at_once)  # each costs 5
+    assert engine.batches == [3, 3, 3, 1]
+
+
+def test_one_bad_question_fails_alone(loaded: LoadedModel) -> None:
+    async def all_at_once(batcher: Batcher) -> Any:
+        hub = batcher.ask(loaded, new(0, [0]), "exact", never)
+        others = [batcher.ask(loaded, new(seed, [59]), "exact", never) for seed in (1, 2)]
+        return await asyncio.gather(hub, *others, return_exceptions=True)
+
+    answers = run(Settings(max_recompute=3), all_at_once)
+    assert isinstance(answers[0], NeighborhoodTooLarge)
+    assert all(isinstance(one, ExtendedAnswers) for one in answers[1:])
+
+
+@pytest.mark.parametrize("inline_cost", [0, 10_000])
+def test_everybody_gets_an_answer_when_the_engine_breaks(loaded: LoadedModel, engine: Watched, inline_cost: int) -> None:
+    engine.broken = True
+
+    async def all_at_once(batcher: Batcher) -> Any:
+        asked = [batcher.ask(loaded, new(seed, [1]), "exact", never) for seed in range(3)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    assert [type(one) for one in run(Settings(inline_cost=inline_cost), all_at_once)] == [MemoryError] * 3
+
+
+def test_a_deadline_ends_the_wait_and_callers_that_have_gone_are_skipped(loaded: LoadedModel, engine: Watched) -> None:
+    engine.go.clear()
+
+    async def slow(batcher: Batcher) -> Any:
+        first = asyncio.create_task(batcher.ask(loaded, new(0, [1]), "exact", never))
+        await asyncio.sleep(0.05)
+        second = asyncio.create_task(batcher.ask(loaded, new(1, [1]), "exact", never))
+        results = await asyncio.gather(first, second, return_exceptions=True)
+        engine.go.set()
+        return [*results, await batcher.ask(loaded, new(2, [1]), "exact", never)]
+
+    first, second, third = run(Settings(inline_cost=0, deadline_seconds=0.2), slow)
+    assert [type(one) for one in (first, second)] == [Refusal, Refusal]
+    assert first.code == "deadline"
+    assert isinstance(third, ExtendedAnswers)
+    assert engine.batches == [1, 1]  # the second question was never asked: its caller had given up
+
+
+def test_a_caller_that_hangs_up_is_let_go(loaded: LoadedModel, engine: Watched) -> None:
+    engine.go.clear()
+
+    async def hung_up() -> None:
+        await asyncio.sleep(0.05)
+
+    async def work(batcher: Batcher) -> Any:
+        try:
+            return await batcher.ask(loaded, new(0, [1]), "exact", hung_up)
+        except Refusal as refusal:
+            return str(refusal)
+        finally:
+            engine.go.set()
+
+    assert run(Settings(inline_cost=0), work) == "the caller hung up"
+
+
+def test_too_many_at_once_are_told_to_come_back() -> None:
+    admission = Admission(Settings(max_inflight=2), Metrics())
+    admission.enter()
+    admission.enter()
+    with pytest.raises(Refusal) as caught:
+        admission.enter()
+    assert (caught.value.status, caught.value.headers) == (429, {"retry-after": "1"})
+    admission.leave()
+    admission.enter()
+
+
+def test_a_worker_that_runs_late_sheds_and_recovers() -> None:
+    async def main() -> list[bool]:
+        admission = Admission(Settings(max_lag_seconds=0.05), Metrics())
+        admission.start()
+        admitted = []
+        await asyncio.sleep(0.05)
+        for block in (0.0, 0.2, 0.0):
+            time.sleep(block)  # the event loop is held up: that is what is tested
+            await asyncio.sleep(0.001 if block else 0.05)
+            try:
+                admission.enter()
+            except Refusal:
+                admitted.append(False)
+            else:
+                admission.leave()
+                admitted.append(True)
+        admission.stop()
+        return admitted
+
+    first, late, recovered = asyncio.run(main())
+    assert first
+    assert not late
+    assert recovered
+
+
+def test_answers_under_load_have_the_bytes_of_answers_alone(store: Path) -> None:
+    """Through HTTP, eight callers at once, no cache: byte for byte."""
+    rng = np.random.default_rng(0)
+    questions = [
+        {"new_nodes": [{"id": 1, "features": rng.normal(size=5).tolist(), "neighbors": rng.integers(0, 60, 4).tolist()}]}
+        for _ in range(40)
+    ]
+    with in_thread(store, cache_bytes=0) as client:
+        alone = [client.post("/predict", json=one).content for one in questions]
+        with ThreadPoolExecutor(8) as pool:
+            together = list(pool.map(lambda one: client.post("/predict", json=one).content, questions * 5))
+        assert together == alone * 5
+
+
+def test_a_full_service_refuses_at_once_and_recovers(store: Path) -> None:
+    with in_thread(store, max_inflight=1, body_seconds=5.0) as client:
+        with socket.create_connection(("127.0.0.1", client.base_url.port)) as slow:
+            slow.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+
+            def shed() -> bool:
+                return client.post("/predict", json={"nodes": [1]}).status_code == 429
+
+            until(shed)
+            response = client.post("/predict", json={"nodes": [1]})
+            refused(response, 429, "overloaded")
+            assert response.headers["retry-after"] == "1"
+            assert client.get("/health/live").status_code == 200
+        until(lambda: client.post("/predict", json={"nodes": [1]}).status_code == 200)

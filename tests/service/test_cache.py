@@ -1,0 +1,136 @@
+"""The cache: never a wrong answer, never an error, whatever becomes of Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from model_store import Store
+from service.cache import LocalCache
+from service.questions import parsed
+from tests.model_store.samples import publish
+from tests.service.redis_server import RedisServer
+from tests.service.serving import in_thread, until
+
+FEATURES = [0.5, -1.0, 0.25, 0.0, 2.0]
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path)
+    yield server
+    server.kill()
+
+
+def question(neighbor: int = 1) -> dict[str, Any]:
+    return {"new_nodes": [{"id": "a", "features": FEATURES, "neighbors": [neighbor, 3]}]}
+
+
+def lookups(client: httpx.Client, kind: str) -> dict[str, float]:
+    found = {}
+    for line in client.get("/metrics").text.splitlines():
+        if line.startswith(f'sgf_cache_lookups_total{{kind="{kind}"'):
+            found[line.split('result="')[1].split('"')[0]] = float(line.rpartition(" ")[2])
+    return found
+
+
+def test_a_second_question_is_answered_from_the_cache(store: Path, redis_server: RedisServer) -> None:
+    for kind, url in (("local", None), ("redis", redis_server.url)):
+        with in_thread(store, redis_url=url, redis_timeout_seconds=1.0) as client:
+            answers = [client.post("/predict", json=question()).content for _ in range(3)]
+            assert len(set(answers)) == 1
+            assert lookups(client, kind) == {"miss": 1, "hit": 2}
+            client.post("/predict", json=question(2))
+            assert lookups(client, kind) == {"miss": 2, "hit": 2}
+            client.post("/predict", json={"nodes": [1]})  # cheaper than a look-up
+            assert lookups(client, kind) == {"miss": 2, "hit": 2}
+    assert all(0 < redis_server.client.pttl(key) <= 3_600_000 for key in redis_server.client.keys("sgf:*"))
+
+
+def test_the_same_question_however_it_is_written() -> None:
+    same = [
+        b'{"new_nodes": [{"id": "a", "features": [1, 2], "neighbors": [3, 1, 3]}], "mode": "exact"}',
+        b'{"mode":"exact","new_nodes":[{"neighbors":[1,3],"features":[1.0,2e0],"id":"a"}],"nodes":[]}',
+    ]
+    others = [
+        b'{"new_nodes": [{"id": "a", "features": [1, 2], "neighbors": [1, 3]}], "mode": "frozen"}',
+        b'{"new_nodes": [{"id": "a", "features": [1, 2], "neighbors": ["1", 3]}]}',
+        b'{"new_nodes": [{"id": "b", "features": [1, 2], "neighbors": [1, 3]}]}',
+        b'{"new_nodes": [{"id": "a", "features": [2, 1], "neighbors": [1, 3]}]}',
+        b'{"new_nodes": [{"id": "a", "features": [1, 2], "neighbors": [1]}]}',
+        b'{"new_nodes": [{"id": "a", "features": [1, 2], "neighbors": [1, 3]}], "top_k": 1}',
+    ]
+    digests = [parsed(body).digest() for body in same]
+    assert len(set(digests)) == 1
+    assert len({*digests, *(parsed(body).digest() for body in others)}) == 1 + len(others)
+
+
+def test_what_redis_did_not_get_from_us_is_a_miss(store: Path, redis_server: RedisServer) -> None:
+    with in_thread(store, redis_url=redis_server.url, redis_timeout_seconds=1.0) as client:
+        right = client.post("/predict", json=question()).content
+        (key,) = redis_server.client.keys("sgf:*")
+        for damage in (b"", b"soup", redis_server.client.get(key)[:-3], b"\0" * 50):
+            redis_server.client.set(key, damage)
+            assert client.post("/predict", json=question()).content == right
+        assert "sgf_cache_errors_total 4.0" in client.get("/metrics").text
+
+
+def test_another_version_never_gives_cached_answers(tmp_path: Path, redis_server: RedisServer) -> None:
+    root = tmp_path / "store"
+    publish(Store(root), seed=1, activate=True)
+    with in_thread(root, redis_url=redis_server.url, redis_timeout_seconds=1.0) as client:
+        first = client.post("/predict", json=question()).json()
+        publish(Store(root), seed=2, activate=True)
+        until(lambda: client.get("/health/ready").json()["version"] == 2)
+        second = client.post("/predict", json=question()).json()
+    assert (first["version"], second["version"]) == (1, 2)
+    assert first["predictions"] != second["predictions"]
+
+
+def test_redis_killed_paused_full_flushed_and_back(store: Path, redis_server: RedisServer) -> None:
+    """Under a load of questions: no error, no wrong answer, and a bounded delay."""
+    with in_thread(store, redis_url=redis_server.url) as client:
+        right = {one: client.post("/predict", json=question(one)).json()["predictions"] for one in range(1, 20)}
+
+        def asked() -> float:
+            slowest = 0.0
+            for one, expected in right.items():
+                start = time.perf_counter()
+                response = client.post("/predict", json=question(one))
+                slowest = max(slowest, time.perf_counter() - start)
+                assert response.status_code == 200
+                assert response.json()["predictions"] == expected
+            return slowest
+
+        asked()
+        redis_server.client.flushall()
+        asked()
+        redis_server.client.config_set("maxmemory", "1")
+        asked()
+        redis_server.client.config_set("maxmemory", "0")
+        redis_server.pause()
+        assert asked() < 1.0
+        redis_server.go_on()
+        redis_server.kill()
+        assert asked() < 1.0
+        redis_server.start()
+        until(lambda: asked() >= 0 and bool(redis_server.client.keys("sgf:*")), seconds=30)
+
+
+def test_the_local_cache_keeps_what_was_used_last() -> None:
+    async def used() -> list[bytes | None]:
+        cache = LocalCache(10)
+        await cache.put("a", b"1234")
+        await cache.put("b", b"1234")
+        await cache.get("a")
+        await cache.put("c", b"1234")
+        await cache.put("huge", b"1" * 11)
+        return [await cache.get(key) for key in ("a", "b", "c", "huge")]
+
+    assert asyncio.run(used()) == [b"1234", None, b"1234", None]

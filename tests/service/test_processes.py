@@ -1,0 +1,120 @@
+"""The service as a user runs it: processes, signals, metrics over workers, logs, what it loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import httpx
+
+from tests.service.serving import in_processes, until
+
+NO_TORCH = """
+import asyncio, sys
+from pathlib import Path
+from service.app import create_app
+from service.settings import Settings
+
+async def main(store):
+    app = create_app(Settings(store=Path(store)))
+    body = b'{"nodes": [1], "new_nodes": [{"id": "a", "features": [1, 2, 3, 4, 5], "neighbors": [0, 3]}]}'
+    sent = []
+    async def receive():
+        return {"type": "http.request", "body": body}
+    async def send(message):
+        sent.append(message)
+    await app._rollout.start()
+    scope = {"type": "http", "path": "/predict", "method": "POST", "headers": []}
+    await app(scope, receive, send)
+    assert sent[0]["status"] == 200, sent
+    await app._rollout.stop()
+
+asyncio.run(main(sys.argv[1]))
+loaded = {name.partition(".")[0] for name in sys.modules}
+print(sorted(loaded & {"torch", "scipy", "sklearn", "torch_geometric", "pandas", "onnxruntime", "training"}))
+"""
+
+
+def test_a_worker_on_a_cpu_loads_no_torch(store: Path) -> None:
+    command = [sys.executable, "-c", NO_TORCH, str(store)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_metrics_add_up_over_workers(store: Path) -> None:
+    with in_processes(store, workers=2) as (client, _process):
+        for _ in range(40):
+            with httpx.Client(base_url=client.base_url) as fresh:  # a new connection may reach either worker
+                assert fresh.post("/predict", json={"nodes": [1]}).status_code == 200
+        for _ in range(5):
+            page = client.get("/metrics").text
+            assert 'sgf_requests_total{code="200",route="/predict"} 40.0' in page
+            assert 'sgf_request_duration_seconds_count{route="/predict"} 40.0' in page
+        for name in (
+            "sgf_ready 1.0",
+            "sgf_graph_nodes 60.0",
+            "sgf_build_info",
+            "sgf_process_peak_memory_bytes",
+            "sgf_model_info",
+        ):
+            assert name in page
+
+
+def test_logs_are_json_lines_without_payloads(store: Path) -> None:
+    secret = "k" * 30
+    with in_processes(store, api_keys=secret) as (client, process):
+        headers = {"authorization": f"Bearer {secret}", "x-request-id": "find-me"}
+        client.post("/predict", json={"nodes": [17]}, headers=headers)
+        client.post("/predict", json={"nodes": [17]})
+        lines: list[str] = process.lines  # type: ignore[attr-defined]
+        until(lambda: sum("service.access" in line for line in lines) >= 3)
+        told = [json.loads(line) for line in lines]
+    access = [one for one in told if one["logger"] == "service.access" and one["route"] == "/predict"]
+    assert access[0]["request_id"] == "find-me"
+    assert (access[0]["code"], access[1]["code"], access[1]["error"]) == (200, 401, "unauthorized")
+    assert access[0]["milliseconds"] > 0
+    assert secret not in "".join(lines)
+    assert "nodes" not in "".join(lines)
+
+
+def test_sigterm_lets_requests_finish(store: Path) -> None:
+    """A load runs while the service is told to stop: what was accepted is answered, then the processes are gone."""
+    with in_processes(store) as (client, process):
+        answered: list[int] = []
+        refused_connections: list[str] = []
+
+        def load() -> None:
+            while not refused_connections:
+                try:
+                    with httpx.Client(base_url=client.base_url, timeout=10) as own:
+                        answered.append(own.post("/predict", json={"nodes": [1]}).status_code)
+                except httpx.ConnectError:
+                    refused_connections.append("closed")
+
+        caller = threading.Thread(target=load)
+        caller.start()
+        until(lambda: len(answered) > 20)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=15) in (0, -signal.SIGTERM)
+        caller.join(timeout=15)
+    assert set(answered) == {200}
+
+
+def test_a_worker_that_is_killed_comes_back(store: Path) -> None:
+    with in_processes(store, workers=2) as (client, process):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        workers = [int(one) for one in children if "spawn_main" in Path(f"/proc/{one}/cmdline").read_text()]
+        assert len(workers) == 2
+        os.kill(workers[0], signal.SIGKILL)
+
+        def both_back() -> bool:
+            now = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            alive = [int(one) for one in now if "spawn_main" in Path(f"/proc/{one}/cmdline").read_text()]
+            return len(alive) == 2 and workers[0] not in alive
+
+        until(both_back, seconds=30)
+        assert client.post("/predict", json={"nodes": [1]}).status_code == 200

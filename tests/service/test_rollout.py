@@ -1,0 +1,153 @@
+"""Another version takes over without a request being lost; one that must not serve stays out."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import threading
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from model_store import Store
+from tests.model_store.samples import publish
+from tests.service.serving import in_processes, in_thread, refused, until
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """Two versions of `demo`, the first one live."""
+    root = tmp_path / "store"
+    publish(Store(root), seed=1, activate=True)
+    publish(Store(root), seed=2)
+    return root
+
+
+def version(client: httpx.Client) -> int:
+    found: int = client.get("/health/ready").json()["version"]
+    return found
+
+
+def test_a_version_that_goes_live_takes_over(two: Path) -> None:
+    versions = Store(two).model("demo")
+    with in_thread(two) as client:
+        first = client.post("/predict", json={"nodes": [3]}).json()
+        versions.activate(2)
+        until(lambda: version(client) == 2)
+        second = client.post("/predict", json={"nodes": [3]}).json()
+        assert (first["version"], second["version"]) == (1, 2)
+        assert second["snapshot"] == versions.manifest(2).snapshot != first["snapshot"]
+        until(lambda: versions.prune(1).removed == [] and not versions.prune(1).in_use)  # nobody holds version 1 any more
+        versions.rollback()
+        until(lambda: version(client) == 1)
+        told = client.get("/models").json()
+        assert (told["serving"]["version"], told["failure"]) == (1, None)
+        assert [(one["version"], one["live"]) for one in told["versions"]] == [(1, True), (2, False)]
+        page = client.get("/metrics").text
+        assert 'sgf_model_swaps_total{result="taken"} 3.0' in page
+        assert f'sgf_model_info{{snapshot="{versions.manifest(1).snapshot}",version="1"}} 1.0' in page
+
+
+def test_the_maps_of_a_version_that_left_are_gone(two: Path) -> None:
+    def maps() -> Counter[str]:
+        gc.collect()
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        return Counter(part for line in lines for part in ("/demo/1/", "/demo/2/") if f"{two}{part}" in line)
+
+    with in_thread(two) as client:
+        client.post("/predict", json={"new_nodes": [{"id": 1, "features": [0.0] * 5, "neighbors": [0]}]})
+        assert set(maps()) == {"/demo/1/"}
+        Store(two).model("demo").activate(2)
+        until(lambda: version(client) == 2)
+        until(lambda: set(maps()) == {"/demo/2/"})
+
+
+def test_a_damaged_version_stays_out_and_the_old_one_goes_on(two: Path) -> None:
+    versions = Store(two).model("demo")
+    with in_thread(two) as client:
+        states = two / "demo" / "2" / "states"
+        damaged = next(states.iterdir())
+        content = bytearray(damaged.read_bytes())
+        content[-1] ^= 1
+        damaged.chmod(0o644)
+        damaged.write_bytes(content)
+        (two / "demo" / "CURRENT").write_text("2\n")  # as if it had been damaged after it went live
+        until(lambda: (client.get("/models").json()["failure"] or {}).get("version") == 2)
+        failure = client.get("/models").json()["failure"]
+        assert damaged.name in failure["error"]
+        assert str(two) not in client.get("/models").text
+        assert version(client) == 1
+        assert 'sgf_model_swaps_total{result="refused"} 1.0' in client.get("/metrics").text
+        assert client.post("/predict", json={"nodes": [3]}).json()["version"] == 1
+        versions.activate(1)
+        until(lambda: client.get("/models").json()["failure"] is None)
+
+
+def test_it_starts_without_a_model_and_serves_the_first_one_that_comes(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with in_thread(root) as client:
+        assert refused(client.get("/health/ready"), 503, "not_ready") == "there is no model to serve yet"
+        refused(client.post("/predict", json={"nodes": [1]}), 503, "not_ready")
+        assert client.get("/health/live").status_code == 200
+        assert "sgf_ready 0.0" in client.get("/metrics").text
+        publish(Store(root), activate=True)
+        until(lambda: client.get("/health/ready").status_code == 200)
+        assert client.post("/predict", json={"nodes": [1]}).status_code == 200
+        assert "sgf_ready 1.0" in client.get("/metrics").text
+
+
+def test_a_store_with_several_models_needs_to_be_told_which(two: Path) -> None:
+    publish(Store(two), model="other", activate=True)
+    with in_thread(two) as client:
+        refused(client.get("/health/ready"), 503, "not_ready")
+        assert "--model" in client.get("/models").json()["failure"]["error"]
+    with in_thread(two, model="other") as client:
+        assert client.get("/health/ready").json()["model"] == "other"
+
+
+def test_a_store_that_goes_away_does_not_stop_the_service(two: Path) -> None:
+    with in_thread(two) as client:
+        shutil.move(two, two.with_name("away"))
+        until(lambda: client.get("/models").json()["failure"] is not None)
+        assert client.post("/predict", json={"nodes": [3]}).status_code == 200
+
+
+def test_swaps_under_load_with_two_workers_lose_no_request(two: Path) -> None:
+    """Every answer is 200 and is that of the version that it names."""
+    versions = Store(two).model("demo")
+    question = {"nodes": [3], "new_nodes": [{"id": "a", "features": [0.5, 1.0, -1.0, 0.0, 2.0], "neighbors": [0, 5]}]}
+    seen: Counter[int] = Counter()
+    wrong: list[str] = []
+    stop = threading.Event()
+    with in_processes(two, workers=2) as (client, _process):
+        right = {}
+        for number in (1, 2, 1):
+            versions.activate(number)
+            until(lambda number=number: all(version(client) == number for _ in range(20)))
+            right[number] = client.post("/predict", json=question).json()["predictions"]
+        assert not np.allclose(right[1][0]["probabilities"], right[2][0]["probabilities"], atol=1e-3)
+
+        def load() -> None:
+            with httpx.Client(base_url=client.base_url, timeout=30) as own:
+                while not stop.is_set():
+                    response = own.post("/predict", json=question)
+                    if response.status_code != 200 or response.json()["predictions"] != right[response.json()["version"]]:
+                        wrong.append(response.text)
+                    else:
+                        seen[response.json()["version"]] += 1
+
+        callers = [threading.Thread(target=load) for _ in range(3)]
+        for caller in callers:
+            caller.start()
+        for turn in range(10):
+            before = seen.total()
+            versions.activate(2 - turn % 2)
+            until(lambda before=before: seen.total() > before + 20)
+        stop.set()
+        for caller in callers:
+            caller.join(timeout=20)
+    assert wrong == []
+    assert min(seen[1], seen[2]) > 20

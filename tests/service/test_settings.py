@@ -1,0 +1,82 @@
+"""Settings, and who may ask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.__main__ import main
+from service.settings import Settings, SettingsError, table
+from tests.service.serving import in_thread, refused
+
+ROOT = Path(__file__).parent.parent.parent
+KEY, TOKEN = "k" * 20, "t" * 20
+
+
+def test_defaults_need_nothing() -> None:
+    assert Settings.from_env({}) == Settings()
+
+
+def test_variables_and_flags() -> None:
+    found = Settings.from_env({"SGF_PORT": "9000", "SGF_WORKERS": "3", "SGF_MODEL": "", "PATH": "x"}, port="9001")
+    assert (found.port, found.workers, found.model) == (9001, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("SGF_PORT", "http", "SGF_PORT is 'http': expected a whole number of at least 0"),
+        ("SGF_WORKERS", "0", "SGF_WORKERS is '0': expected a whole number of at least 1"),
+        ("SGF_ACCESS_LOG", "maybe", "SGF_ACCESS_LOG is 'maybe': expected true or false"),
+        ("SGF_DEVICE", "gpu", "SGF_DEVICE is 'gpu': expected one of auto, cpu, cuda"),
+        ("SGF_DEADLINE_SECONDS", "-1", "SGF_DEADLINE_SECONDS is '-1': expected a positive number of seconds"),
+        ("SGF_DEADLINE_SECONDS", "nan", "SGF_DEADLINE_SECONDS is 'nan': expected a positive number of seconds"),
+        ("SGF_REDIS_URL", "http://x:secret@y", "SGF_REDIS_URL is (hidden): expected redis://, rediss:// or unix://"),
+        ("SGF_ADMIN_TOKEN", "short", "SGF_ADMIN_TOKEN is (hidden): expected at least 16 characters"),
+        ("SGF_API_KEYS", "short", "SGF_API_KEYS is (hidden): expected keys of at least 16 characters, separated by commas"),
+        ("SGF_WORKRES", "2", "SGF_WORKRES is not a setting, expected one of SGF_STORE, SGF_MODEL"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_an_error(name: str, value: str, message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env({name: value})
+    assert str(caught.value).startswith(message)
+
+
+def test_check_prints_everything_but_secrets(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGF_API_KEYS", f"{KEY},{KEY}")
+    monkeypatch.setenv("SGF_ADMIN_TOKEN", TOKEN)
+    monkeypatch.setenv("SGF_REDIS_URL", "redis://:password@host/0")
+    assert main(["--check", "--port", "81"]) == 0
+    out = capsys.readouterr().out
+    assert "SGF_PORT=81\n" in out
+    assert "SGF_API_KEYS=(set)\n" in out
+    assert not {KEY, TOKEN, "password"} & set(out.replace("=", "\n").split())
+    assert "password" not in out
+
+
+def test_a_bad_setting_stops_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--workers", "many"]) == 2
+    assert capsys.readouterr().err == "sgf-serve: SGF_WORKERS is 'many': expected a whole number of at least 1\n"
+
+
+def test_the_documented_table_is_the_real_one() -> None:
+    assert table() in (ROOT / "docs" / "configuration.md").read_text()
+
+
+def test_keys(store: Path) -> None:
+    with in_thread(store, api_keys=(KEY, "o" * 20), admin_token=TOKEN) as client:
+        question = {"nodes": [1]}
+        response = client.post("/predict", json=question)
+        refused(response, 401, "unauthorized")
+        assert response.headers["www-authenticate"] == "Bearer"
+        for wrong in ("x" * 20, KEY[:-1], KEY + "k", TOKEN):
+            refused(client.post("/predict", json=question, headers={"authorization": f"Bearer {wrong}"}), 403, "forbidden")
+        refused(client.post("/predict", json=question, headers={"authorization": f"Basic {KEY}"}), 401, "unauthorized")
+        for key in (KEY, "o" * 20):
+            assert client.post("/predict", json=question, headers={"authorization": f"Bearer {key}"}).status_code == 200
+        refused(client.get("/models"), 401, "unauthorized")
+        assert client.get("/health/ready").status_code == client.get("/metrics").status_code == 200
+        refused(client.get("/admin/jobs", headers={"authorization": f"Bearer {KEY}"}), 403, "forbidden")
+        refused(client.get("/admin/jobs", headers={"authorization": f"Bearer {TOKEN}"}), 404, "not_found")
