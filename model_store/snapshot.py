@@ -45,6 +45,7 @@ from sgformer import (
     AttentionSums,
     ExtendedAnswers,
     InferenceModel,
+    KnownRows,
     NewNodes,
     SgformerError,
     extend,
@@ -74,6 +75,7 @@ class Snapshot:
         self.sums: AttentionSums = read_sums(folder, config, manifest.sizes, self.weights)
         self.adjacency = Adjacency(self._arrays[INDPTR], self._arrays[INDICES])
         self.node_ids = self._node_ids()
+        self._known = KnownRows(self.model, self.weights, self.states, self.sums)
         with _blaming(PROBES):
             self.probes = Probes.from_tensors(read_tensors(folder, PROBES), config, manifest.sizes.nodes)
 
@@ -120,7 +122,7 @@ class Snapshot:
 
     def known(self, nodes: NDArray[np.int64]) -> Answers:
         """Answers for rows of the graph."""
-        return self.model.known(self.states, self.sums, nodes)
+        return self._known.answers(nodes)
 
     def extended(self, new: NewNodes, mode: Mode = "exact", max_recompute: int | None = None) -> ExtendedAnswers:
         """Answers for nodes that the graph does not have."""

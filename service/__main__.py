@@ -56,6 +56,7 @@ def serve(settings: Settings) -> int:
             access_log=False,
             server_header=False,
             date_header=False,
+            proxy_headers=False,  # nothing here looks at a client's address
             timeout_graceful_shutdown=max(5, round(settings.deadline_seconds) + 1),
         )
     return 0

@@ -37,11 +37,9 @@ class Admission:
             self._metrics.shed.labels(reason).inc()
             raise Refusal("overloaded", "too many requests at once; come back in a moment")
         self._inflight += 1
-        self._metrics.queue_depth.set(self._inflight)
 
     def leave(self) -> None:
         self._inflight -= 1
-        self._metrics.queue_depth.set(self._inflight)
 
     def _expect_beat(self) -> None:
         self._beat_at = time.monotonic() + BEAT_SECONDS
@@ -49,4 +47,5 @@ class Admission:
 
     def _beat(self) -> None:
         self._lag = time.monotonic() - self._beat_at
+        self._metrics.queue_depth.set(self._inflight)
         self._expect_beat()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -29,6 +30,8 @@ def create_app(settings: Settings) -> Gateway:
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         admission.start()
         await rollout.start()
+        gc.collect()
+        gc.freeze()  # what was imported and loaded stays: no collection needs to walk over it again
         try:
             yield
         finally:

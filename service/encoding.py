@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ def check_finite(parts: Sequence[Part]) -> None:
     """JSON has no NaN, and an answer that is none must not look like one."""
     for ids, answers, _ in parts:
         for array in (answers.logits, answers.embeddings):
-            if not np.isfinite(array).all():
+            if not math.isfinite(np.add.reduce(array, axis=None, dtype=np.float64)):  # a sum passes NaN and infinity on
                 row = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
                 raise Refusal("no_answer", f"the model has no finite answer for node {ids[row]!r}", node=ids[row])
 
@@ -55,23 +56,30 @@ def _predictions(
     if question.embeddings:
         for one, row in zip(found, _rows(answers.embeddings), strict=True):
             one["embedding"] = row
-    return [{"node": node, **one, "exactness": exactness} for node, one in zip(ids, found, strict=True)]
+    for node, one in zip(ids, found, strict=True):
+        one["node"], one["exactness"] = node, exactness
+    return found
 
 
 def _multiclass(loaded: LoadedModel, question: Question, logits: NDArray[np.float32]) -> list[dict[str, Any]]:
     labels: list[int] = logits.argmax(axis=1).tolist()
     names = _names(loaded, logits.shape[1])
-    found: list[dict[str, Any]] = [{"label": label, "class": names[label]} for label in labels]
     if not question.probabilities and question.top_k is None:
-        return found
+        return [{"label": label, "class": names[label]} for label in labels]
     shares = probabilities(logits, "multiclass")
-    if question.probabilities:
-        for one, row in zip(found, _rows(shares), strict=True):
+    if question.top_k is None:
+        return [
+            {"label": label, "class": names[label], "probabilities": row}
+            for label, row in zip(labels, _rows(shares), strict=True)
+        ]
+    found: list[dict[str, Any]] = []
+    for label, row in zip(labels, shares, strict=True):
+        best = np.argsort(-row, kind="stable")[: question.top_k].tolist()
+        one: dict[str, Any] = {"label": label, "class": names[label]}
+        if question.probabilities:
             one["probabilities"] = row
-    if question.top_k is not None:
-        for one, row in zip(found, shares, strict=True):
-            best = np.argsort(-row, kind="stable")[: question.top_k].tolist()
-            one["top_k"] = [{"label": k, "class": names[k], "probability": row[k]} for k in best]
+        one["top_k"] = [{"label": k, "class": names[k], "probability": row[k]} for k in best]
+        found.append(one)
     return found
 
 

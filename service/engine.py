@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 GPU_SHARE = 0.7
 """Of the free memory of a GPU: what the states may take; larger ones are gathered from the host."""
+
+
 class Engine(Protocol):
     """Answers are numpy arrays on the host, one row per node asked for, in the order asked."""
 

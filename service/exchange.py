@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import random
 import re
-import secrets
 import zlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ class Exchange:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.receive, self._send = receive, send
         given = self.headers.get(b"x-request-id", b"")
-        self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"  # no secret
 
     async def body(self, settings: Settings) -> bytes:
         """The whole body, decompressed. Raises Refusal where it is too large, too slow, or not what its headers say."""

@@ -56,6 +56,9 @@ class LoadedModel:
         """From ids, as requests have them, to rows. Raises UnknownNodeError."""
         if self.snapshot.node_ids is not None:
             return self.snapshot.node_ids.rows(ids)
+        rows = np.array(ids)
+        if rows.dtype.kind == "i" and np.minimum.reduce(rows) >= 0 and np.maximum.reduce(rows) < self.num_nodes:
+            return rows
         for one in ids:
             if not isinstance(one, int) or not 0 <= one < self.num_nodes:
                 raise UnknownNodeError(f"node {one!r} is not in the graph, expected ids from 0 to {self.num_nodes - 1}")

@@ -31,15 +31,17 @@ class NewNode(_Strict):
 
     id: NodeId = Field(description="your name for it; the answer has it", examples=["a"])
     features: list[FiniteFloat] | SparseFeatures = Field(description="raw: what training did to features is done here too")
-    neighbors: list[NodeId] = Field(default=[], description="known nodes that it is linked to; repeats count once")
+    neighbors: list[NodeId] = Field(default_factory=list, description="known nodes that it is linked to; repeats count once")
 
 
 class Question(_Strict):
     """Known nodes, new nodes, or both."""
 
-    nodes: list[NodeId] = Field(default=[], description="nodes of the graph", examples=[[0, 5]])
-    new_nodes: list[NewNode] = Field(default=[], description="nodes that it has never seen")
-    edges: list[tuple[NodeId, NodeId]] = Field(default=[], description="links between joint new nodes, by their ids")
+    nodes: list[NodeId] = Field(default_factory=list, description="nodes of the graph", examples=[[0, 5]])
+    new_nodes: list[NewNode] = Field(default_factory=list, description="nodes that it has never seen")
+    edges: list[tuple[NodeId, NodeId]] = Field(
+        default_factory=list, description="links between joint new nodes, by their ids"
+    )
     joint: bool = Field(default=False, description="all new nodes at once; else each is answered as if it came alone")
     mode: Literal["exact", "frozen"] = Field(
         default="exact", description="exact: as a full forward with the node added; frozen: neighbours are not recomputed"

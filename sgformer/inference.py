@@ -265,7 +265,7 @@ def checked_ids(nodes: Any, num_nodes: int) -> Indices:
     ids = np.asarray(nodes)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise UnknownNodeError(f"nodes are {ids.dtype} with {ids.ndim} dimension(s), expected a list of integer ids")
-    if ids.size and (ids.min() < 0 or ids.max() >= num_nodes):
+    if ids.size and (np.minimum.reduce(ids) < 0 or np.maximum.reduce(ids) >= num_nodes):
         bad = ids[(ids < 0) | (ids >= num_nodes)][0]
         raise UnknownNodeError(f"node {bad} is not in the graph, expected ids from 0 to {num_nodes - 1}")
     return ids.astype(np.int64, copy=False)
