@@ -13,8 +13,9 @@ help:  ## this list
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,train,dev]'
 	@touch $@
 
-run: .venv/.installed  ## train the demo model, print its score and the answer for a new node
-	$(BIN)/python -m training --recipe digits --activate
+run: .venv/.installed  ## train the demo model if there is none, and serve it on port 8000
+	@test -e var/models/digits/CURRENT || $(BIN)/python -m training --recipe digits --activate --store var/models
+	$(BIN)/python -m service --store var/models --model digits
 
 test: check  ## lint, type-check, run every test
 	$(BIN)/pytest -n 2 --dist loadgroup

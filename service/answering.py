@@ -13,6 +13,7 @@ from service.batching import Batcher, Gone
 from service.cache import Cache
 from service.encoding import Part
 from service.errors import Refusal
+from service.known import KnownNodes
 from service.loaded import LoadedModel
 from service.metrics import Metrics
 from service.questions import NewNode, Question, SparseFeatures, parsed
@@ -25,6 +26,7 @@ Form = Literal["predictions", "embeddings", "npy"]
 class Answering:
     def __init__(self, settings: Settings, metrics: Metrics, batcher: Batcher, cache: Cache | None) -> None:
         self._settings, self._batcher, self._cache = settings, batcher, cache
+        self._known = KnownNodes()
         self._lookups = metrics.cache_lookups
         self._parse, self._compute, self._encode = (metrics.stages.labels(one) for one in ("parse", "compute", "encode"))
 
@@ -60,7 +62,7 @@ class Answering:
         start = time.perf_counter()
         parts: list[Part] = []
         if question.nodes:
-            parts.append((question.nodes, loaded.engine.known(loaded.rows(question.nodes)), "exact"))
+            parts.append((question.nodes, await self._known.ask(loaded, loaded.rows(question.nodes)), "exact"))
         if question.new_nodes:
             found = await self._batcher.ask(loaded, new_nodes(loaded, question), question.mode, gone)
             parts.append(([node.id for node in question.new_nodes], found, found.exactness))

@@ -52,53 +52,50 @@ def check_finite(parts: Sequence[Part]) -> None:
 def _predictions(
     loaded: LoadedModel, question: Question, ids: Sequence[int | str], answers: Any, exactness: str
 ) -> list[dict[str, Any]]:
-    found = _OF_TASK[loaded.config.task](loaded, question, answers.logits)
+    found = _OF_TASK[loaded.config.task](loaded, question, ids, answers.logits)
     if question.embeddings:
         for one, row in zip(found, _rows(answers.embeddings), strict=True):
             one["embedding"] = row
-    for node, one in zip(ids, found, strict=True):
-        one["node"], one["exactness"] = node, exactness
+    for one in found:
+        one["exactness"] = exactness
     return found
 
 
-def _multiclass(loaded: LoadedModel, question: Question, logits: NDArray[np.float32]) -> list[dict[str, Any]]:
+Ids = Sequence[int | str]
+Told = list[dict[str, Any]]
+
+
+def _multiclass(loaded: LoadedModel, question: Question, ids: Ids, logits: NDArray[np.float32]) -> Told:
     labels: list[int] = logits.argmax(axis=1).tolist()
     names = _names(loaded, logits.shape[1])
+    found: Told = [{"node": node, "label": k, "class": names[k]} for node, k in zip(ids, labels, strict=True)]
     if not question.probabilities and question.top_k is None:
-        return [{"label": label, "class": names[label]} for label in labels]
-    shares = probabilities(logits, "multiclass")
-    if question.top_k is None:
-        return [
-            {"label": label, "class": names[label], "probabilities": row}
-            for label, row in zip(labels, _rows(shares), strict=True)
-        ]
-    found: list[dict[str, Any]] = []
-    for label, row in zip(labels, shares, strict=True):
-        best = np.argsort(-row, kind="stable")[: question.top_k].tolist()
-        one: dict[str, Any] = {"label": label, "class": names[label]}
-        if question.probabilities:
+        return found
+    shares = _rows(probabilities(logits, "multiclass"))
+    if question.probabilities:
+        for one, row in zip(found, shares, strict=True):
             one["probabilities"] = row
-        one["top_k"] = [{"label": k, "class": names[k], "probability": row[k]} for k in best]
-        found.append(one)
+    if question.top_k is not None:
+        for one, row in zip(found, shares, strict=True):
+            best = np.argsort(-row, kind="stable")[: question.top_k].tolist()
+            one["top_k"] = [{"label": k, "class": names[k], "probability": row[k]} for k in best]
     return found
 
 
-def _multilabel(loaded: LoadedModel, question: Question, logits: NDArray[np.float32]) -> list[dict[str, Any]]:
-    shares = probabilities(logits, "multilabel")
-    found: list[dict[str, Any]] = [{"labels": np.flatnonzero(row > 0).tolist()} for row in logits]
+def _multilabel(loaded: LoadedModel, question: Question, ids: Ids, logits: NDArray[np.float32]) -> Told:
+    found: Told = [{"node": node, "labels": np.flatnonzero(row > 0).tolist()} for node, row in zip(ids, logits, strict=True)]
     if loaded.classes is not None:
         for one in found:
             one["classes"] = [loaded.classes[k] for k in one["labels"]]
     if question.probabilities:
-        for one, row in zip(found, _rows(shares), strict=True):
+        for one, row in zip(found, _rows(probabilities(logits, "multilabel")), strict=True):
             one["probabilities"] = row
     return found
 
 
-def _regression(_loaded: LoadedModel, _question: Question, logits: NDArray[np.float32]) -> list[dict[str, Any]]:
-    if logits.shape[1] == 1:
-        return [{"value": value} for value in logits[:, 0].tolist()]
-    return [{"value": row} for row in _rows(logits)]
+def _regression(_loaded: LoadedModel, _question: Question, ids: Ids, logits: NDArray[np.float32]) -> Told:
+    values = logits[:, 0].tolist() if logits.shape[1] == 1 else _rows(logits)
+    return [{"node": node, "value": value} for node, value in zip(ids, values, strict=True)]
 
 
 _OF_TASK = {"multiclass": _multiclass, "multilabel": _multilabel, "regression": _regression}
