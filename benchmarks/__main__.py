@@ -1,6 +1,6 @@
 """Runs the contests of all rooms, or of those named, and writes docs/benchmarks.md and .json; exits 1 if a bar is missed.
 
-python -m benchmarks [sgformer] [model_store] [training]
+python -m benchmarks [sgformer] [model_store] [training] [service]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy
 import torch
 import torch_geometric
 
-from benchmarks import mathematics, store, training
+from benchmarks import http, mathematics, overload, store, training
 from benchmarks.peer import CLASSES, HIDDEN, LAYERS
 from benchmarks.result import Result
 
@@ -27,6 +27,7 @@ ROOMS: dict[str, tuple[Callable[[], list[Result]], ...]] = {
     "sgformer": mathematics.CONTESTS,
     "model_store": store.CONTESTS,
     "training": training.CONTESTS,
+    "service": (*http.CONTESTS, *overload.CONTESTS),
 }
 HEAD = """# Benchmarks
 
@@ -39,7 +40,11 @@ ABOUT = {
 holds the graph and the model.""",
     "model_store": """Private memory is anonymous memory (RssAnon): pages of mapped files, which the kernel can write back
 and drop at any time, are not in it. Private pages (smaps) are those that no other process shares, mapped files included.""",
-    "training": """PyG as above; an epoch is a training step and a forward in evaluation mode, for the validation score.""",
+    "training": """PyG as above; an epoch is a training step and a forward in evaluation mode, for the validation score.
+Half of the nodes train and a quarter validates.""",
+    "service": """One worker with everything on but the cache, 16 connections that ask again as soon as they are answered; the load
+comes from another process on the same two cores. The floor is an empty FastAPI endpoint that validates the same body with the
+same pydantic model and answers `{}`. Rates are answers per second, with quartiles over the rounds.""",
 }
 
 

@@ -31,6 +31,12 @@ SMALL, LARGE = 10_000, 1_000_000
 Bodies = list[bytes]
 
 
+@dataclass(frozen=True)
+class Server:
+    port: int
+    pid: int
+
+
 @dataclass
 class Measured:
     """The loads of one contestant over all rounds."""
@@ -65,8 +71,8 @@ def predict() -> list[Result]:
         pair = {"large": (ours, new(LARGE)), "small": (ours_small, new(SMALL))}
         both = {name: Measured([]) for name in pair}
         for _ in range(ROUNDS):
-            for name, (port, bodies) in pair.items():
-                both[name].loads.append(closed(port, _requests(bodies, port), CONNECTIONS, SECONDS))
+            for name, (server, bodies) in pair.items():
+                both[name].loads.append(closed(server.port, requests(bodies, server), CONNECTIONS, SECONDS))
         ratio = both["small"].rate / both["large"].rate
         claim = f"exact new node over HTTP: time at N = {LARGE:,} against N = {SMALL:,}"
         results.append(Result(claim, str(both["large"]), str(both["small"]), ratio, "<= 1.2x", ratio <= 1.2))
@@ -76,11 +82,11 @@ def predict() -> list[Result]:
 CONTESTS: tuple[Callable[[], list[Result]], ...] = (predict,)
 
 
-def take_turns(ports: dict[str, int], bodies: Bodies) -> dict[str, Measured]:
-    found = {name: Measured([]) for name in ports}
+def take_turns(servers: dict[str, Server], bodies: Bodies) -> dict[str, Measured]:
+    found = {name: Measured([]) for name in servers}
     for round_number in range(ROUNDS + 1):
-        for name, port in ports.items():
-            load = closed(port, _requests(bodies, port), CONNECTIONS, SECONDS if round_number else 0.5)
+        for name, server in servers.items():
+            load = closed(server.port, requests(bodies, server), CONNECTIONS, SECONDS if round_number else 0.5)
             if set(load.statuses) != {200}:
                 raise SystemExit(f"{name} answered {load.statuses}")
             if round_number:
@@ -119,7 +125,7 @@ def publish(store: str, nodes: int) -> str:
 
 
 @contextmanager
-def service(store: str, **settings: str) -> Iterator[int]:
+def service(store: str, **settings: str) -> Iterator[Server]:
     """`sgf-serve` with everything on but the cache, which would answer instead of the engine; its log goes nowhere."""
     port = free_port()
     environ = (
@@ -132,19 +138,19 @@ def service(store: str, **settings: str) -> Iterator[int]:
 
 
 @contextmanager
-def _floor(name: str, store: str) -> Iterator[int]:
+def _floor(name: str, store: str) -> Iterator[Server]:
     port = free_port()
     with _running([sys.executable, "-m", "benchmarks.http_floors", name, str(port), store], port, dict(os.environ)) as found:
         yield found
 
 
 @contextmanager
-def _running(command: list[str], port: int, environ: dict[str, str]) -> Iterator[int]:
+def _running(command: list[str], port: int, environ: dict[str, str]) -> Iterator[Server]:
     environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) as process:
         try:
             _wait_for(port, process)
-            yield port
+            yield Server(port, process.pid)
         finally:
             process.terminate()
 
@@ -170,8 +176,8 @@ def free_port() -> int:
         return port
 
 
-def _requests(bodies: Bodies, port: int) -> list[bytes]:
-    return [request(body, port=port) for body in bodies]
+def requests(bodies: Bodies, server: Server) -> list[bytes]:
+    return [request(body, port=server.port) for body in bodies]
 
 
 def _at_least(claim: str, ours: Measured, theirs: Measured, bar: float | None) -> Result:

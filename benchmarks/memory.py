@@ -1,4 +1,4 @@
-"""How much memory this process has, as the kernel counts it."""
+"""How much memory a process has, as the kernel counts it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import threading
 from pathlib import Path
 
 
-def status(field: str) -> int:
-    """Bytes of a field of /proc/self/status, e.g. VmRSS, VmHWM, RssAnon."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+def status(field: str, pid: int | str = "self") -> int:
+    """Bytes of a field of /proc/PID/status, e.g. VmRSS, VmHWM, RssAnon."""
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(field))
     return int(line.split()[1]) * 1024
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from model_store import StoreError, UnknownModel, UnknownVersion
+from model_store import InvalidName, StoreError, UnknownModel, UnknownVersion
 from sgformer import NeighborhoodTooLarge, NewNodeError, SgformerError, UnknownNodeError
 
 STATUS: Mapping[str, int] = {
@@ -70,7 +70,7 @@ def refusal_for(error: Exception) -> Refusal:
         return Refusal("invalid", str(error), item=error.item)
     if isinstance(error, SgformerError):
         return Refusal("invalid", str(error))
-    if isinstance(error, UnknownVersion | UnknownModel):
+    if isinstance(error, UnknownVersion | UnknownModel | InvalidName):
         return Refusal("unknown_version", str(error))
     if isinstance(error, StoreError):
         return Refusal("conflict", str(error))

@@ -14,7 +14,7 @@ from service.loaded import LoadedModel
 from service.questions import Question
 
 MANY_FEATURES = 32
-_REFUSED = (400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 503)
+_REFUSED = (400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429, 500, 503)
 
 
 def document(app: FastAPI, loaded: LoadedModel | None) -> dict[str, Any]:

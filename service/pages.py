@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Request
 from fastapi import Path as PathParameter
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 from model_store import SnapshotError, StoreError, UnknownVersion
@@ -41,7 +41,12 @@ def pages(rollout: Rollout, metrics: Metrics, lifespan: Callable[[FastAPI], Abst
     async def home() -> RedirectResponse:
         return RedirectResponse("/docs")
 
-    @app.get("/metrics", tags=["operations"], summary="Prometheus' text format, over all workers.")
+    @app.get(
+        "/metrics",
+        tags=["operations"],
+        summary="Prometheus' text format, over all workers.",
+        response_class=PlainTextResponse,
+    )
     def metrics_page() -> Response:
         return Response(metrics.page(), media_type=CONTENT_TYPE)
 

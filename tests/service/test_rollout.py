@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import threading
 from collections import Counter
@@ -15,6 +16,9 @@ import pytest
 from model_store import Store
 from tests.model_store.samples import publish
 from tests.service.serving import in_processes, in_thread, refused, until
+
+SWAPS = int(os.environ.get("SGF_SWAPS", "10"))
+"""Under load; `make soak` asks for 200."""
 
 
 @pytest.fixture
@@ -122,7 +126,7 @@ def test_swaps_under_load_with_two_workers_lose_no_request(two: Path) -> None:
     seen: Counter[int] = Counter()
     wrong: list[str] = []
     stop = threading.Event()
-    with in_processes(two, workers=2) as (client, _process):
+    with in_processes(two, workers=2) as (client, process):
         right = {}
         for number in (1, 2, 1):
             versions.activate(number)
@@ -142,12 +146,22 @@ def test_swaps_under_load_with_two_workers_lose_no_request(two: Path) -> None:
         callers = [threading.Thread(target=load) for _ in range(3)]
         for caller in callers:
             caller.start()
-        for turn in range(10):
+        memory = []
+        for turn in range(SWAPS):
             before = seen.total()
             versions.activate(2 - turn % 2)
             until(lambda before=before: seen.total() > before + 20)
+            memory.append(private_bytes(process.pid))
         stop.set()
         for caller in callers:
             caller.join(timeout=20)
     assert wrong == []
     assert min(seen[1], seen[2]) > 20
+    assert memory[-1] < 1.05 * max(memory[:10]), memory  # versions that left took their memory with them
+
+
+def private_bytes(parent: int) -> int:
+    """Anonymous memory of a process's children: the workers."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    status = [Path(f"/proc/{child}/status").read_text() for child in children]
+    return sum(int(line.split()[1]) * 1024 for text in status for line in text.splitlines() if line.startswith("RssAnon"))
