@@ -42,9 +42,9 @@ holds the graph and the model.""",
 and drop at any time, are not in it. Private pages (smaps) are those that no other process shares, mapped files included.""",
     "training": """PyG as above; an epoch is a training step and a forward in evaluation mode, for the validation score.
 Half of the nodes train and a quarter validates.""",
-    "service": """One worker with everything on but the cache, 16 connections that ask again as soon as they are answered; the load
-comes from another process on the same two cores. The floor is an empty FastAPI endpoint that validates the same body with the
-same pydantic model and answers `{}`. Rates are answers per second, with quartiles over the rounds.""",
+    "service": """One worker, everything on but the cache, 16 connections that ask again as soon as they are answered. The
+load comes from another process on the same two cores. The floor is an empty FastAPI endpoint that validates the same body
+with the same pydantic model and answers `{}`. Rates are answers per second, with quartiles over the rounds.""",
 }
 
 
