@@ -270,7 +270,9 @@ def _text(path: Path) -> str | None:
             return file.read(MAX_TEXT_BYTES).decode()
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise SnapshotError(path.name, f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise SnapshotError(path.name, f"cannot be read: {error}") from error
 
 

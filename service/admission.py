@@ -1,26 +1,35 @@
 """Admit or refuse, before a request costs anything: a bound on what is in hand, and on how late the worker runs.
 
-The event loop answers most requests on the spot, so a queue would form where nobody sees it: in the sockets. A heartbeat
-that comes late tells how long it is.
+The event loop answers most requests on the spot, so a queue would form where nobody sees it: in the sockets. Heartbeats that
+come late tell how long it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from service.errors import Refusal
 from service.metrics import Metrics
 from service.settings import Settings
 
 BEAT_SECONDS = 0.01
+LATE_BEATS = 3
+"""In a row: one late beat may be the machine's, several are ours."""
+RECEIVING = 4
+"""Requests whose bodies are still coming, for each that may be in hand."""
 
 
 class Admission:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._limit, self._max_lag = settings.max_inflight, settings.max_lag_seconds
         self._metrics = metrics
-        self._inflight, self._lag, self._beat_at = 0, 0.0, 0.0
+        self._inflight, self._bodies = 0, 0
+        self._lags: deque[float] = deque([0.0] * LATE_BEATS, maxlen=LATE_BEATS)
+        self._beat_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -30,22 +39,47 @@ class Admission:
         if self._timer is not None:
             self._timer.cancel()
 
-    def enter(self) -> None:
-        """Raises Refusal (429) where there is too much to do; else `leave` must follow."""
-        reason = "inflight" if self._inflight >= self._limit else "lag" if self._lag > self._max_lag else None
-        if reason is not None:
-            self._metrics.shed.labels(reason).inc()
-            raise Refusal("overloaded", "too many requests at once; come back in a moment")
-        self._inflight += 1
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """While a body comes, which may take its time: it holds no place among those in hand. Raises Refusal (429)."""
+        self._check()
+        if self._bodies >= RECEIVING * self._limit:
+            raise self._shed("bodies")
+        self._bodies += 1
+        try:
+            yield
+        finally:
+            self._bodies -= 1
 
-    def leave(self) -> None:
-        self._inflight -= 1
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """While an answer is made. Raises Refusal (429)."""
+        self._check()
+        self._inflight += 1
+        try:
+            yield
+        finally:
+            self._inflight -= 1
+
+    def beat(self, late: float) -> None:
+        """The heartbeat came this late."""
+        self._lags.append(late)
+        self._metrics.queue_depth.set(self._inflight)
+
+    def _check(self) -> None:
+        if self._inflight >= self._limit:
+            raise self._shed("inflight")
+        if min(self._lags) > self._max_lag:
+            raise self._shed("lag")
+
+    def _shed(self, reason: str) -> Refusal:
+        self._metrics.shed.labels(reason).inc()
+        return Refusal("overloaded", "too many requests at once; come back in a moment")
 
     def _expect_beat(self) -> None:
         self._beat_at = time.monotonic() + BEAT_SECONDS
         self._timer = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)
 
     def _beat(self) -> None:
-        self._lag = time.monotonic() - self._beat_at
-        self._metrics.queue_depth.set(self._inflight)
+        self.beat(time.monotonic() - self._beat_at)
         self._expect_beat()

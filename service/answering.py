@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,12 @@ from sgformer import NewNodes, SparseRows
 Form = Literal["predictions", "embeddings", "npy"]
 
 
+class Answer(NamedTuple):
+    content: bytes
+    origin: dict[str, Any]
+    """The model, version and snapshot that gave it."""
+
+
 class Answering:
     def __init__(self, settings: Settings, metrics: Metrics, batcher: Batcher, cache: Cache | None) -> None:
         self._settings, self._batcher, self._cache = settings, batcher, cache
@@ -30,7 +36,7 @@ class Answering:
         self._lookups = metrics.cache_lookups
         self._parse, self._compute, self._encode = (metrics.stages.labels(one) for one in ("parse", "compute", "encode"))
 
-    async def answer(self, current: Callable[[], LoadedModel], body: bytes, form: Form, gone: Gone) -> bytes:
+    async def answer(self, current: Callable[[], LoadedModel], body: bytes, form: Form, gone: Gone) -> Answer:
         """Raises Refusal and the domain's errors.
 
         Args:
@@ -44,18 +50,18 @@ class Answering:
         loaded = current().acquire()
         try:
             if self._cache is None or not (question.new_nodes or self._settings.cache_known):
-                return await self._computed(loaded, question, form, gone)
-            return await self._looked_up(self._cache, loaded, question, form, gone)
+                return Answer(await self._computed(loaded, question, form, gone), loaded.head)
+            return Answer(await self._looked_up(self._cache, loaded, question, form, gone), loaded.head)
         finally:
             loaded.release()
 
     async def _looked_up(self, cache: Cache, loaded: LoadedModel, question: Question, form: Form, gone: Gone) -> bytes:
-        key = f"{loaded.id}:{form}:{question.digest()}"
+        key = f"{loaded.id}:{loaded.version}:{form}:{question.digest()}"
         found = await cache.get(key)
         self._lookups.labels(cache.kind, "miss" if found is None else "hit").inc()
         if found is None:
             found = await self._computed(loaded, question, form, gone)
-            await cache.put(key, found)
+            cache.put(key, found)
         return found
 
     async def _computed(self, loaded: LoadedModel, question: Question, form: Form, gone: Gone) -> bytes:
@@ -81,6 +87,10 @@ class Answering:
         if nodes > limit:
             raise Refusal("batch_too_large", f"{nodes:,} nodes in one request, the limit is {limit:,}", limit=limit)
         neighbors, limit = sum(len(node.neighbors) for node in question.new_nodes), self._settings.max_neighbors
+        if len(question.edges) > limit:
+            raise Refusal(
+                "batch_too_large", f"{len(question.edges):,} edges in one request, the limit is {limit:,}", limit=limit
+            )
         if neighbors > limit:
             raise Refusal("batch_too_large", f"{neighbors:,} neighbours in one request, the limit is {limit:,}", limit=limit)
 

@@ -42,7 +42,9 @@ def create_app(settings: Settings) -> Gateway:
                 await cache.close()
 
     answering = Answering(settings, metrics, batcher, cache)
-    return Gateway(settings, metrics, rollout, answering, admission, pages(rollout, metrics, lifespan))
+    return Gateway(
+        settings, metrics, rollout, answering, admission, pages(rollout, metrics, lifespan, bool(settings.api_keys))
+    )
 
 
 def app_from_env() -> Gateway:

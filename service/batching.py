@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +31,7 @@ class Waiting:
     new: NewNodes
     mode: Mode
     answer: asyncio.Future[ExtendedAnswers]
-
-    @property
-    def cost(self) -> int:
-        """Nodes and neighbours."""
-        return len(self.new) + len(self.new.neighbors)
+    cost: int
 
     @property
     def kind(self) -> tuple[int, Mode, bool]:
@@ -53,7 +50,11 @@ class Batcher:
     async def ask(self, loaded: LoadedModel, new: NewNodes, mode: Mode, gone: Gone) -> ExtendedAnswers:
         """Raises what `sgformer.extend` raises for this question, and Refusal where it takes too long."""
         loop = asyncio.get_running_loop()
-        question = Waiting(loaded, new, mode, loop.create_future())
+        question = Waiting(loaded, new, mode, loop.create_future(), cost_of(loaded, new, mode))
+        if question.cost > self._settings.max_recompute:
+            limit = self._settings.max_recompute
+            told = f"this request would recompute about {question.cost:,} entries, the limit is {limit:,}"
+            raise Refusal("neighborhood_too_large", told, size=question.cost, limit=limit)
         self._waiting.append(question)
         if not self._scheduled:
             self._scheduled = True
@@ -76,6 +77,9 @@ class Batcher:
         finally:
             if watcher is not None:
                 watcher.cancel()
+            if not question.answer.done() or question.answer.cancelled():
+                with suppress(ValueError):
+                    self._waiting.remove(question)  # nobody waits for it: it shall not hold its version
 
     async def close(self) -> None:
         if self._running:
@@ -129,7 +133,7 @@ class Batcher:
         first = self._waiting.popleft()
         batch, cost = [first], first.cost
         later: deque[Waiting] = deque()
-        while self._waiting and first.loaded.engine.merges:
+        while self._waiting and first.loaded.merges:
             question = self._waiting.popleft()
             if question.answer.done():
                 continue
@@ -144,8 +148,8 @@ class Batcher:
     def _answers(self, batch: Sequence[Waiting]) -> list[ExtendedAnswers | Exception]:
         """One result or error per question: a question that fails is asked again alone, so that it fails alone."""
         first = batch[0]
-        merged = first.new if len(batch) == 1 else NewNodes.merged([question.new for question in batch])
         try:
+            merged = first.new if len(batch) == 1 else NewNodes.merged([question.new for question in batch])
             found = first.loaded.engine.extended(merged, first.mode, self._settings.max_recompute)
         except Exception as error:  # handed to the caller it belongs to
             return [error] if len(batch) == 1 else [self._answers([question])[0] for question in batch]
@@ -153,6 +157,14 @@ class Batcher:
         for count in found.recomputed.tolist():
             self._metrics.recomputed.observe(count)
         return _parts(found, [len(question.new) for question in batch])
+
+
+def cost_of(loaded: LoadedModel, new: NewNodes, mode: Mode) -> int:
+    """Nodes and neighbours; and from three layers on, where an exact answer walks over them, the neighbours' neighbours."""
+    cost = len(new) + len(new.neighbors)
+    if mode == "exact" and loaded.config.layers > 2 and len(new.neighbors):
+        cost += int(loaded.snapshot.adjacency.degrees(new.neighbors).sum())
+    return cost
 
 
 def _parts(found: ExtendedAnswers, lengths: Sequence[int]) -> list[ExtendedAnswers | Exception]:

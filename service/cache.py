@@ -5,6 +5,7 @@ A key is the snapshot's hash and the question's: a swap can never serve an answe
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import zlib
@@ -16,6 +17,10 @@ from service.settings import Settings
 
 LOG = logging.getLogger("service.cache")
 LONGEST_PAUSE_SECONDS = 10.0
+MOST_PUTTING = 64
+"""Answers on their way to Redis; more than that are not kept."""
+ENTRY_BYTES = 300
+"""What an entry of the local cache costs besides its value: the key, and the dictionary's own."""
 
 
 class Cache(Protocol):
@@ -23,7 +28,8 @@ class Cache(Protocol):
 
     async def get(self, key: str) -> bytes | None: ...
 
-    async def put(self, key: str, value: bytes) -> None: ...
+    def put(self, key: str, value: bytes) -> None:
+        """Returns at once: nobody waits until an answer is kept."""
 
     async def close(self) -> None: ...
 
@@ -49,13 +55,14 @@ class LocalCache:
             self._values.move_to_end(key)
         return value
 
-    async def put(self, key: str, value: bytes) -> None:
-        if len(value) > self._limit:
+    def put(self, key: str, value: bytes) -> None:
+        if len(value) + ENTRY_BYTES > self._limit:
             return
-        self._size += len(value) - len(self._values.pop(key, b""))
+        old = self._values.pop(key, None)
+        self._size += len(value) + ENTRY_BYTES - (0 if old is None else len(old) + ENTRY_BYTES)
         self._values[key] = value
         while self._size > self._limit:
-            self._size -= len(self._values.popitem(last=False)[1])
+            self._size -= len(self._values.popitem(last=False)[1]) + ENTRY_BYTES
 
     async def close(self) -> None:
         self._values.clear()
@@ -81,6 +88,7 @@ class RedisCache:
         self._ttl_ms = round(settings.cache_ttl_seconds * 1000)
         self._metrics = metrics
         self._pause, self._closed_until = 0.0, 0.0
+        self._putting: set[asyncio.Task[None]] = set()
 
     async def get(self, key: str) -> bytes | None:
         if not self._available():
@@ -98,9 +106,13 @@ class RedisCache:
             self._metrics.cache_errors.inc()
         return value
 
-    async def put(self, key: str, value: bytes) -> None:
-        if not self._available():
-            return
+    def put(self, key: str, value: bytes) -> None:
+        if self._available() and len(self._putting) < MOST_PUTTING:
+            task = asyncio.get_running_loop().create_task(self._put(key, value))
+            self._putting.add(task)
+            task.add_done_callback(self._putting.discard)
+
+    async def _put(self, key: str, value: bytes) -> None:
         try:
             await self._client.set(f"sgf:{key}", _packed(value), px=self._ttl_ms)
         except Exception as error:

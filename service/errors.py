@@ -40,13 +40,15 @@ STATUS: Mapping[str, int] = {
     "deadline": 503,
 }
 RETRY_SECONDS = 1
+LONGEST_MESSAGE = 400
+"""A sentence may quote what was sent, which may be megabytes."""
 
 
 class Refusal(Exception):  # noqa: N818  # not an error of ours
     """Says in one sentence what was wrong and what was expected."""
 
     def __init__(self, code: str, message: str, *, headers: Mapping[str, str] | None = None, **details: Any) -> None:
-        super().__init__(message)
+        super().__init__(message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}...")
         self.code = code
         self.status = STATUS[code]
         self.details = details

@@ -22,6 +22,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 JSON = "application/json"
 GZIP_FROM_BYTES = 1024
+_NO_GZIP = re.compile(rb"gzip\s*;\s*q=0(\.0*)?\s*(,|$)")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -58,11 +59,11 @@ class Exchange:
         except TimeoutError:
             told = f"the body did not come within {settings.body_seconds:g} s"
             raise Refusal("slow_body", told, headers={"connection": "close"}) from None
-        return _unzipped(body, limit) if self.headers.get(b"content-encoding") == b"gzip" else body
+        return _unzipped(body, limit) if self.headers.get(b"content-encoding", b"").lower() == b"gzip" else body
 
     async def reply(self, reply: Reply) -> None:
         content, headers = reply.content, [(b"content-type", reply.media_type.encode())]
-        if len(content) >= GZIP_FROM_BYTES and b"gzip" in self.headers.get(b"accept-encoding", b""):
+        if len(content) >= GZIP_FROM_BYTES and _takes_gzip(self.headers.get(b"accept-encoding", b"")):
             content = gzip.compress(content, 1)
             headers += [(b"content-encoding", b"gzip"), (b"vary", b"accept-encoding")]
         headers += [(b"content-length", str(len(content)).encode()), (b"x-request-id", self.request_id.encode())]
@@ -83,7 +84,7 @@ class Exchange:
         if kind != b"application/json":
             shown = kind.decode("latin-1")[:60]
             raise Refusal("unsupported_media_type", f"the content type is {shown!r}, expected {JSON}")
-        coding = self.headers.get(b"content-encoding", b"identity")
+        coding = self.headers.get(b"content-encoding", b"identity").lower()
         if coding not in (b"gzip", b"identity"):
             shown = coding.decode("latin-1")[:60]
             raise Refusal("unsupported_media_type", f"the content encoding is {shown!r}, expected gzip or none")
@@ -110,6 +111,10 @@ class Exchange:
         return b"".join(parts)
 
 
+def _takes_gzip(accepted: bytes) -> bool:
+    return b"gzip" in accepted and not _NO_GZIP.search(accepted)
+
+
 def _unzipped(body: bytes, limit: int) -> bytes:
     """Never unpacks more than the limit, whatever a small body may hold."""
     unpacker = zlib.decompressobj(31)
@@ -119,8 +124,8 @@ def _unzipped(body: bytes, limit: int) -> bytes:
         raise Refusal("bad_encoding", "the body is not gzip, as its content-encoding says") from None
     if len(content) > limit:
         raise _too_large(limit)
-    if not unpacker.eof:
-        raise Refusal("bad_encoding", "the gzip body ends too early")
+    if not unpacker.eof or unpacker.unused_data:
+        raise Refusal("bad_encoding", "the body is not one whole gzip member")
     return content
 
 

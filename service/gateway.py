@@ -12,7 +12,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from service.admission import Admission
-from service.answering import Answering
+from service.answering import Answering, Form
 from service.errors import Refusal, refusal_for
 from service.exchange import Exchange, Receive, Reply, Scope, Send
 from service.logs import AccessLog
@@ -65,22 +65,20 @@ class Gateway:
             if exchange.method != "POST":
                 raise Refusal("method_not_allowed", f"{exchange.path} takes POST", headers={"allow": "POST"})
             self._security.check(exchange.path, exchange.headers.get(b"authorization"))
-            self._admission.enter()
-            try:
+            with self._admission.receiving():
                 body = await exchange.body(self._settings)
-                if exchange.path == "/predict":
-                    return Reply(
-                        200, await self._answering.answer(self._rollout.current, body, "predictions", exchange.gone)
-                    )
-                npy = exchange.wants(NPY.encode())
-                content = await self._answering.answer(
-                    self._rollout.current, body, "npy" if npy else "embeddings", exchange.gone
-                )
-                return Reply(200, content, NPY) if npy else Reply(200, content)
-            finally:
-                self._admission.leave()
+            with self._admission.answering():
+                return await self._reply(exchange, body)
         except Exception as error:  # every request gets an answer
             return self._refused(exchange, error)
+
+    async def _reply(self, exchange: Exchange, body: bytes) -> Reply:
+        npy = exchange.path == "/embed" and exchange.wants(NPY.encode())
+        form: Form = "predictions" if exchange.path == "/predict" else "npy" if npy else "embeddings"
+        answer = await self._answering.answer(self._rollout.current, body, form, exchange.gone)
+        if not npy:
+            return Reply(200, answer.content)
+        return Reply(200, answer.content, NPY, {f"x-sgf-{name}": str(value) for name, value in answer.origin.items()})
 
     async def _paged(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> tuple[int, int]:
         status, sent = 0, 0

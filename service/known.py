@@ -35,7 +35,7 @@ class KnownNodes:
         for one in asked:  # two versions, in the moment of a swap
             by_model.setdefault(id(one[0]), []).append(one)
         for together in by_model.values():
-            if together[0][0].engine.merges:
+            if together[0][0].merges:
                 _answer(together)
             else:
                 for one in together:

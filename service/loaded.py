@@ -22,6 +22,7 @@ class LoadedModel:
     def __init__(self, version: int, snapshot: Snapshot, engine: Engine, seconds: dict[str, float]) -> None:
         manifest = snapshot.manifest
         self.version, self.snapshot, self.engine = version, snapshot, engine
+        self.engine_name, self.merges = engine.name, engine.merges
         self.model, self.id = manifest.model, snapshot.id
         self.config, self.classes = manifest.config, manifest.classes
         self.num_nodes = manifest.sizes.nodes
@@ -56,11 +57,8 @@ class LoadedModel:
         """From ids, as requests have them, to rows. Raises UnknownNodeError."""
         if self.snapshot.node_ids is not None:
             return self.snapshot.node_ids.rows(ids)
-        rows = np.array(ids)
-        if rows.dtype.kind == "i" and np.minimum.reduce(rows) >= 0 and np.maximum.reduce(rows) < self.num_nodes:
-            return rows
-        for one in ids:
-            if not isinstance(one, int) or not 0 <= one < self.num_nodes:
+        for one in ids:  # before numpy sees them: it would make room for the longest text in every place
+            if type(one) is not int or not 0 <= one < self.num_nodes:
                 raise UnknownNodeError(f"node {one!r} is not in the graph, expected ids from 0 to {self.num_nodes - 1}")
         return np.array(ids, dtype=np.int64)
 

@@ -9,6 +9,7 @@ import os
 import resource
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -75,10 +76,14 @@ class Metrics:
         self.edges.set(loaded.snapshot.manifest.sizes.adjacency_entries // 2)
         self.ready.set(1)
 
+    def remember_memory(self) -> None:
+        self.memory.set(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
     def page(self) -> bytes:
         """In Prometheus' text format, over all workers."""
-        self.memory.set(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        self.remember_memory()
         if os.environ.get(DIRECTORY):
+            _forget_dead_workers(Path(os.environ[DIRECTORY]))
             together = CollectorRegistry()
             multiprocess.MultiProcessCollector(together)  # type: ignore[no-untyped-call]
             return generate_latest(together)
@@ -90,6 +95,13 @@ def _know_the_process() -> None:
     if os.environ.get(DIRECTORY):
         number = os.getpid()
         values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]
+
+
+def _forget_dead_workers(folder: Path) -> None:
+    """A worker that was killed left its gauges: they would say for ever that it is not ready."""
+    for pid in {path.stem.rpartition("_")[2] for path in folder.glob("gauge_live*.db")}:
+        if not Path(f"/proc/{pid}").exists():
+            multiprocess.mark_process_dead(int(pid))  # type: ignore[no-untyped-call]
 
 
 def _gauge(name: str, about: str, registry: CollectorRegistry, mode: str, labels: list[str] | None = None) -> Gauge:

@@ -17,6 +17,20 @@ MANY_FEATURES = 32
 _REFUSED = (400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429, 500, 503)
 
 
+class Documents:
+    """One document per version in service; only the last one is kept."""
+
+    def __init__(self, app: FastAPI, private: bool) -> None:
+        self._app, self._private = app, private
+        self._made: tuple[str | None, dict[str, Any]] | None = None
+
+    def of(self, loaded: LoadedModel | None) -> dict[str, Any]:
+        identity = None if loaded is None else loaded.id
+        if self._made is None or self._made[0] != identity:
+            self._made = identity, document(self._app, None if self._private else loaded)
+        return self._made[1]
+
+
 def document(app: FastAPI, loaded: LoadedModel | None) -> dict[str, Any]:
     """With examples that the version in service answers."""
     found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)

@@ -24,7 +24,10 @@ REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
-def pages(rollout: Rollout, metrics: Metrics, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
+def pages(
+    rollout: Rollout, metrics: Metrics, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]], private: bool
+) -> FastAPI:
+    """`private`: not everybody may ask, so the document shows no ids of the graph."""
     app = FastAPI(
         title="SGFormer serving",
         version="1",
@@ -32,7 +35,8 @@ def pages(rollout: Rollout, metrics: Metrics, lifespan: Callable[[FastAPI], Abst
         lifespan=lifespan,
         redoc_url=None,
     )
-    app.openapi = lambda: openapi.document(app, rollout.current() if rollout.ready else None)  # type: ignore[method-assign]
+    documents = openapi.Documents(app, private)
+    app.openapi = lambda: documents.of(rollout.current() if rollout.ready else None)  # type: ignore[method-assign]
     _add_errors(app)
     _add_health(app, rollout)
     _add_models(app, rollout)
@@ -70,13 +74,13 @@ def _add_models(app: FastAPI, rollout: Rollout) -> None:
         serving = rollout.current() if rollout.ready else None
         answer: dict[str, Any] = {"serving": None, "failure": rollout.failure, "versions": []}
         if serving is not None:
-            answer["serving"] = serving.head | {"engine": serving.engine.name, "loading_seconds": serving.seconds}
+            answer["serving"] = serving.head | {"engine": serving.engine_name, "loading_seconds": serving.seconds}
         try:
             versions = rollout.versions()
-            live = versions.live()
-        except StoreError:
+            live, numbers = versions.live(), versions.versions()
+        except (StoreError, OSError):
             return answer  # `failure` says why
-        for version in versions.versions():
+        for version in numbers:
             try:
                 manifest = versions.manifest(version)
             except UnknownVersion:
@@ -114,6 +118,10 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(StoreError)
     async def from_the_store(_request: Request, error: StoreError) -> JSONResponse:
         return shaped(refusal_for(error))
+
+    @app.exception_handler(Exception)
+    async def our_fault(_request: Request, error: Exception) -> JSONResponse:
+        return shaped(refusal_for(error))  # it is raised again behind this answer, and logged
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:

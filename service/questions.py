@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from service.errors import Refusal
 
-NodeId = int | str
+NodeId = Annotated[int, Field(ge=-(2**63), lt=2**63)] | str
 """A row number from 0, or one of the snapshot's own ids where it has them."""
+T = TypeVar("T")
+
+
+class _FailFast(FailFast):
+    """With the hash that `typing` wants of the parts of a union."""
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+
+Many = Annotated[list[T], _FailFast()]
+"""A list of which the first wrong item is told: telling all of a large body of nonsense would take seconds and gigabytes."""
 _MAX_DETAILS = 10
 
 
@@ -22,24 +34,24 @@ class _Strict(BaseModel):
 class SparseFeatures(_Strict):
     """The features that are not zero."""
 
-    indices: list[Annotated[int, Field(ge=0)]]
-    values: list[FiniteFloat]
+    indices: Many[Annotated[int, Field(ge=0, lt=2**31)]]
+    values: Many[FiniteFloat]
 
 
 class NewNode(_Strict):
     """A node that the graph does not have."""
 
     id: NodeId = Field(description="your name for it; the answer has it", examples=["a"])
-    features: list[FiniteFloat] | SparseFeatures = Field(description="raw: what training did to features is done here too")
-    neighbors: list[NodeId] = Field(default_factory=list, description="known nodes that it is linked to; repeats count once")
+    features: Many[FiniteFloat] | SparseFeatures = Field(description="raw: what training did to features is done here too")
+    neighbors: Many[NodeId] = Field(default_factory=list, description="known nodes that it is linked to; repeats count once")
 
 
 class Question(_Strict):
     """Known nodes, new nodes, or both."""
 
-    nodes: list[NodeId] = Field(default_factory=list, description="nodes of the graph", examples=[[0, 5]])
-    new_nodes: list[NewNode] = Field(default_factory=list, description="nodes that it has never seen")
-    edges: list[tuple[NodeId, NodeId]] = Field(
+    nodes: Many[NodeId] = Field(default_factory=list, description="nodes of the graph", examples=[[0, 5]])
+    new_nodes: Many[NewNode] = Field(default_factory=list, description="nodes that it has never seen")
+    edges: Many[tuple[NodeId, NodeId]] = Field(
         default_factory=list, description="links between joint new nodes, by their ids"
     )
     joint: bool = Field(default=False, description="all new nodes at once; else each is answered as if it came alone")
@@ -48,7 +60,9 @@ class Question(_Strict):
     )
     embeddings: bool = Field(default=False, description="return embeddings too")
     probabilities: bool = Field(default=True, description="return all probabilities")
-    top_k: Annotated[int, Field(ge=1)] | None = Field(default=None, description="return the k likeliest classes by name")
+    top_k: Annotated[int, Field(ge=1, lt=2**31)] | None = Field(
+        default=None, description="return the k likeliest classes by name"
+    )
 
     def digest(self) -> str:
         """The same for the same question, however its JSON was written."""
@@ -77,13 +91,13 @@ def parsed(body: bytes) -> Question:
 
 
 def _check_new_nodes(question: Question) -> None:
-    ids = [node.id for node in question.new_nodes]
-    if len(set(ids)) != len(ids):
-        twice = next(one for one in ids if ids.count(one) > 1)
-        raise Refusal("invalid", f"two new nodes have the id {twice!r}, expected different ones", node=twice)
+    known: set[int | str] = set()
+    for node in question.new_nodes:
+        if node.id in known:
+            raise Refusal("invalid", f"two new nodes have the id {node.id!r}, expected different ones", node=node.id)
+        known.add(node.id)
     if question.edges and not question.joint:
         raise Refusal("invalid", "edges link new nodes, which see each other only with joint: true")
-    known = set(ids)
     for edge in question.edges:
         for end in edge:
             if end not in known:

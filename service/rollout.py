@@ -2,15 +2,16 @@
 
 A version that went live in the store is opened, verified, warmed and asked its probes beside the one in service; then one
 assignment swaps them. Requests in flight finish on the old one, which closes after the last of them. A version that fails
-stays out, and is tried again only when the store names another one.
+stays out, and is tried again later, less and less often.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from model_store import ModelVersions, Store, StoreError
 from service.errors import Refusal
@@ -21,11 +22,24 @@ from service.settings import Settings
 LOG = logging.getLogger("service.rollout")
 
 
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 300.0
+"""How long a version that could not be taken is left alone: what ails it may pass (memory, a file system), or not."""
+
+
+class Live(NamedTuple):
+    """What the store says is live."""
+
+    versions: ModelVersions
+    version: int
+    snapshot: str
+
+
 class Rollout:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings, self._metrics = settings, metrics
         self._loaded: LoadedModel | None = None
-        self._failed: int | None = None
+        self._refused: str | None = None
+        self._pause, self._again_at = 0.0, 0.0
         self._task: asyncio.Task[None] | None = None
         self.failure: dict[str, Any] | None = None
         """The last version that could not be taken into service, and why; None once one could."""
@@ -40,9 +54,10 @@ class Rollout:
         return self._loaded is not None
 
     def versions(self) -> ModelVersions:
-        """Raises StoreError: there is no such model."""
+        """Of the model that is served, or is to be. Raises StoreError: there is no such model."""
         store = Store(self._settings.store)
-        return store.model(self._settings.model or store.only_model())
+        serving = None if self._loaded is None else self._loaded.model  # another model may have come beside it
+        return store.model(self._settings.model or serving or store.only_model())
 
     async def start(self) -> None:
         """Returns when the live version is in service, or cannot be for now."""
@@ -58,43 +73,55 @@ class Rollout:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self._settings.poll_seconds)
+            self._metrics.remember_memory()
             try:
                 await self._look()
             except Exception:
                 LOG.exception("looking for a new version failed; the next look may not")
 
     async def _look(self) -> None:
+        # In a thread, like all that reads the disk: requests go on meanwhile.
         try:
-            versions = self.versions()
-            live = versions.live()
+            live = await asyncio.to_thread(self._live)
         except (StoreError, OSError) as error:
             self._note_failure(None, error)
             return
-        serving = None if self._loaded is None else self._loaded.version
-        if live is None or live == serving or live == self._failed:
-            if live is not None and live == serving:
-                self._failed, self.failure = None, None
+        if live is None or (live.snapshot == self._refused and time.monotonic() < self._again_at):
+            return
+        if self._loaded is not None and (live.version, live.snapshot) == (self._loaded.version, self._loaded.id):
+            self._refused, self.failure = None, None
             return
         try:
-            # In a thread of its own: reading a large snapshot must not hold up requests.
-            loaded = await asyncio.to_thread(load, versions, live, self._settings)
+            loaded = await asyncio.to_thread(load, live.versions, live.version, self._settings)
         except Exception as error:  # whatever it is: this version does not serve, the other one goes on
-            self._failed = live
-            self._note_failure(live, error)
+            self._leave_alone(live.snapshot)
+            self._note_failure(live.version, error)
             return
         self._swap(loaded)
 
+    def _live(self) -> Live | None:
+        versions = self.versions()
+        version = versions.live()
+        return None if version is None else Live(versions, version, versions.manifest(version).snapshot)
+
+    def _leave_alone(self, snapshot: str) -> None:
+        again = snapshot == self._refused
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS) if again else FIRST_PAUSE_SECONDS
+        self._refused, self._again_at = snapshot, time.monotonic() + self._pause
+
     def _swap(self, loaded: LoadedModel) -> None:
         before, self._loaded = self._loaded, loaded
-        self._failed, self.failure = None, None
+        self._refused, self.failure = None, None
         self._metrics.serving(loaded, before)
         self._metrics.swaps.labels("taken").inc()
-        LOG.info("serving %s %s (%s)", loaded.model, loaded.version, loaded.engine.name, extra={"seconds": loaded.seconds})
+        LOG.info("serving %s %s (%s)", loaded.model, loaded.version, loaded.engine_name, extra={"seconds": loaded.seconds})
         if before is not None:
             before.retire()
 
     def _note_failure(self, version: int | None, error: Exception) -> None:
-        told = {"version": version, "error": f"{error}", "at": datetime.now(UTC).isoformat(timespec="seconds")}
+        # The store's own sentences name files of a snapshot; those of other libraries may name anything.
+        shown = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}; the log has the details"
+        told = {"version": version, "error": shown, "at": datetime.now(UTC).isoformat(timespec="seconds")}
         if version is not None:
             self._metrics.swaps.labels("refused").inc()
             LOG.error("version %s stays out: %s", version, error)

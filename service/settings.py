@@ -60,7 +60,7 @@ def _one_of(choices: Any) -> Callable[[str], str]:
 
 def _keys(text: str) -> tuple[str, ...]:
     keys = tuple(part.strip() for part in text.split(",") if part.strip())
-    if any(len(key) < 16 for key in keys):
+    if not keys or any(len(key) < 16 for key in keys):
         raise ValueError("expected keys of at least 16 characters, separated by commas")
     return keys
 

@@ -22,18 +22,21 @@ from tests.model_store.samples import small_contents
 
 CONTENTS = small_contents(config={"layers": 3, "hidden": 8, "gnn_activation": False}, classes=("x", "y", "z"))
 """Of the version that most tests ask. Without a ReLU in the GCN, what a neighbour changes is seen in the answer."""
+PATIENT = {"SGF_POLL_SECONDS": "0.05", "SGF_MAX_LAG_SECONDS": "30", "SGF_DEADLINE_SECONDS": "20"}
 
 
 @contextmanager
 def in_thread(store: Path, **settings: Any) -> Iterator[httpx.Client]:
     """The application under uvicorn in a thread; a client of it."""
-    app = create_app(Settings(store=store, access_log=False, **({"poll_seconds": 0.05} | settings)))
-    config = uvicorn.Config(app, port=free_port(), log_config=None, access_log=False, timeout_graceful_shutdown=3)
+    patient = {"poll_seconds": 0.05, "max_lag_seconds": 30.0, "deadline_seconds": 20.0}  # tests share two cores
+    app = create_app(Settings(store=store, access_log=False, **(patient | settings)))
+    config = uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=3)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     until(lambda: server.started)
-    with httpx.Client(base_url=f"http://127.0.0.1:{config.port}", timeout=30) as client:
+    port = server.servers[0].sockets[0].getsockname()[1]
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
         try:
             yield client
         finally:
@@ -47,7 +50,7 @@ def in_processes(store: Path, workers: int = 1, **settings: str) -> Iterator[tup
     """`sgf-serve` as a user starts it."""
     port = free_port()
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SGF_")}
-    environ |= {f"SGF_{name.upper()}": value for name, value in settings.items()} | {"SGF_POLL_SECONDS": "0.05"}
+    environ |= {f"SGF_{name.upper()}": value for name, value in settings.items()} | PATIENT
     command = [sys.executable, "-m", "service", "--store", str(store), "--port", str(port), "--workers", str(workers)]
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
         lines: list[str] = []

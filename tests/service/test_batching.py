@@ -8,21 +8,24 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from model_store import Snapshot
 from service.admission import Admission
 from service.batching import Batcher
 from service.engine import NumpyEngine
 from service.errors import Refusal
+from service.known import KnownNodes
 from service.loaded import LoadedModel
 from service.metrics import Metrics
 from service.settings import Settings
-from sgformer import ExtendedAnswers, NeighborhoodTooLarge, NewNodes
+from sgformer import Answers, ExtendedAnswers, NeighborhoodTooLarge, NewNodes
 from tests.service.serving import in_thread, refused, until
 
 
@@ -35,10 +38,20 @@ class Watched(NumpyEngine):
         self.go = threading.Event()
         self.go.set()
         self.broken = False
+        self.fails_at: int | None = None
+        """A neighbour for whose sake a batch fails."""
+
+    def known(self, rows: NDArray[np.int64]) -> Answers:
+        self.batches.append(len(rows))
+        if self.broken:
+            raise MemoryError("no memory")
+        return super().known(rows)
 
     def extended(self, new: NewNodes, mode: Any = "exact", max_recompute: int | None = None) -> ExtendedAnswers:
         self.batches.append(len(new))
         self.go.wait(10)
+        if self.fails_at in new.neighbors.tolist():
+            raise NeighborhoodTooLarge(0, 9, 1)
         if self.broken:
             raise MemoryError("no memory")
         return super().extended(new, mode, max_recompute)
@@ -94,21 +107,36 @@ def test_questions_that_come_together_are_answered_together_and_have_the_bits_of
 
 def test_a_batch_is_filled_by_cost(loaded: LoadedModel, engine: Watched) -> None:
     async def all_at_once(batcher: Batcher) -> Any:
-        return await asyncio.gather(*(batcher.ask(loaded, new(seed, [1, 2, 3, 4]), "exact", never) for seed in range(10)))
+        return await asyncio.gather(*(batcher.ask(loaded, new(seed, [1, 2, 3, 4]), "frozen", never) for seed in range(10)))
 
     run(Settings(batch_cost=15), all_at_once)  # each costs 5
     assert engine.batches == [3, 3, 3, 1]
 
 
-def test_one_bad_question_fails_alone(loaded: LoadedModel) -> None:
+def test_one_bad_question_fails_alone(loaded: LoadedModel, engine: Watched) -> None:
+    engine.fails_at = 0
+
     async def all_at_once(batcher: Batcher) -> Any:
         hub = batcher.ask(loaded, new(0, [0]), "exact", never)
         others = [batcher.ask(loaded, new(seed, [59]), "exact", never) for seed in (1, 2)]
         return await asyncio.gather(hub, *others, return_exceptions=True)
 
-    answers = run(Settings(max_recompute=3), all_at_once)
+    answers = run(Settings(), all_at_once)
     assert isinstance(answers[0], NeighborhoodTooLarge)
     assert all(isinstance(one, ExtendedAnswers) for one in answers[1:])
+    assert engine.batches == [3, 1, 1, 1]  # together, then each alone
+
+
+def test_a_question_that_walks_over_too_much_is_refused_before_it_is_asked(loaded: LoadedModel, engine: Watched) -> None:
+    """Three layers walk over the neighbours' neighbours: a hub asked for many times is many walks."""
+
+    async def work(batcher: Batcher) -> Any:
+        return await batcher.ask(loaded, new(0, [0], 10), "exact", never)
+
+    with pytest.raises(Refusal) as caught:
+        run(Settings(max_recompute=100), work)
+    assert caught.value.code == "neighborhood_too_large"
+    assert engine.batches == []
 
 
 @pytest.mark.parametrize("inline_cost", [0, 10_000])
@@ -157,40 +185,91 @@ def test_a_caller_that_hangs_up_is_let_go(loaded: LoadedModel, engine: Watched) 
     assert run(Settings(inline_cost=0), work) == "the caller hung up"
 
 
+def test_known_nodes_that_are_asked_for_together_are_answered_together(
+    snapshot: Snapshot, loaded: LoadedModel, engine: Watched
+) -> None:
+    other = LoadedModel(2, snapshot, Watched(snapshot), {})
+    asked = [np.array(rows) for rows in ([3], [4, 5, 3], [59, 0])]
+
+    async def all_at_once() -> list[Answers]:
+        known = KnownNodes()
+        return await asyncio.gather(*(known.ask(loaded, rows) for rows in asked), known.ask(other, asked[0]))
+
+    answers = asyncio.run(all_at_once())
+    assert engine.batches == [6]  # the other version was asked on its own
+    for rows, answer in zip([*asked, asked[0]], answers, strict=True):
+        alone = snapshot.known(rows)
+        np.testing.assert_array_equal(answer.logits, alone.logits)
+        np.testing.assert_array_equal(answer.embeddings, alone.embeddings)
+
+
+def test_everybody_who_asked_for_known_nodes_hears_that_the_engine_broke(loaded: LoadedModel, engine: Watched) -> None:
+    engine.broken = True
+
+    async def all_at_once() -> list[Any]:
+        known = KnownNodes()
+        return await asyncio.gather(*(known.ask(loaded, np.array([row])) for row in range(3)), return_exceptions=True)
+
+    assert [type(one) for one in asyncio.run(all_at_once())] == [MemoryError] * 3
+
+
 def test_too_many_at_once_are_told_to_come_back() -> None:
     admission = Admission(Settings(max_inflight=2), Metrics())
-    admission.enter()
-    admission.enter()
-    with pytest.raises(Refusal) as caught:
-        admission.enter()
-    assert (caught.value.status, caught.value.headers) == (429, {"retry-after": "1"})
-    admission.leave()
-    admission.enter()
+    with admission.answering():
+        with admission.answering(), pytest.raises(Refusal) as caught, admission.answering():
+            pass
+        assert (caught.value.status, caught.value.headers) == (429, {"retry-after": "1"})
+        with admission.answering():
+            pass
+
+
+def test_bodies_that_trickle_in_take_no_place_but_are_not_without_number() -> None:
+    admission = Admission(Settings(max_inflight=1), Metrics())
+    with ExitStack() as slow:
+        for _ in range(4):
+            slow.enter_context(admission.receiving())
+        with admission.answering():
+            pass
+        with pytest.raises(Refusal), admission.receiving():
+            pass
+    with admission.receiving():
+        pass
 
 
 def test_a_worker_that_runs_late_sheds_and_recovers() -> None:
-    async def main() -> list[bool]:
-        admission = Admission(Settings(max_lag_seconds=0.05), Metrics())
-        admission.start()
-        admitted = []
-        await asyncio.sleep(0.05)
-        for block in (0.0, 0.2, 0.0):
-            time.sleep(block)  # the event loop is held up: that is what is tested
-            await asyncio.sleep(0.001 if block else 0.05)
-            try:
-                admission.enter()
-            except Refusal:
-                admitted.append(False)
-            else:
-                admission.leave()
-                admitted.append(True)
-        admission.stop()
-        return admitted
+    admission = Admission(Settings(max_lag_seconds=0.05), Metrics())
 
-    first, late, recovered = asyncio.run(main())
-    assert first
-    assert not late
-    assert recovered
+    def admits() -> bool:
+        try:
+            with admission.answering():
+                return True
+        except Refusal:
+            return False
+
+    admitted = []
+    for late in (0.0, 0.2, 0.2, 0.2, 0.0):
+        admission.beat(late)
+        admitted.append(admits())
+    assert admitted == [True, True, True, False, True]  # one late beat may be the machine's
+
+
+def test_the_heartbeat_tells_how_late_the_event_loop_is() -> None:
+    beats: list[float] = []
+
+    class Told(Admission):
+        def beat(self, late: float) -> None:
+            beats.append(late)
+
+    async def main() -> None:
+        admission = Told(Settings(), Metrics())
+        admission.start()
+        await asyncio.sleep(0.03)
+        time.sleep(0.3)  # the event loop is held up
+        await asyncio.sleep(0.03)
+        admission.stop()
+
+    asyncio.run(main())
+    assert max(beats) > 0.2
 
 
 def test_answers_under_load_have_the_bytes_of_answers_alone(store: Path) -> None:
@@ -208,9 +287,11 @@ def test_answers_under_load_have_the_bytes_of_answers_alone(store: Path) -> None
 
 
 def test_a_full_service_refuses_at_once_and_recovers(store: Path) -> None:
-    with in_thread(store, max_inflight=1, body_seconds=5.0) as client:
-        with socket.create_connection(("127.0.0.1", client.base_url.port)) as slow:
-            slow.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+    with in_thread(store, max_inflight=1, body_seconds=30.0) as client:
+        with ExitStack() as opened:
+            for _ in range(4):
+                slow = opened.enter_context(socket.create_connection(("127.0.0.1", client.base_url.port)))
+                slow.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
 
             def shed() -> bool:
                 return client.post("/predict", json={"nodes": [1]}).status_code == 429

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from model_store import Store
-from service.cache import LocalCache
+from service.cache import ENTRY_BYTES, LocalCache
 from service.questions import parsed
 from tests.model_store.samples import publish
 from tests.service.redis_server import RedisServer
@@ -43,7 +43,9 @@ def lookups(client: httpx.Client, kind: str) -> dict[str, float]:
 def test_a_second_question_is_answered_from_the_cache(store: Path, redis_server: RedisServer) -> None:
     for kind, url in (("local", None), ("redis", redis_server.url)):
         with in_thread(store, redis_url=url, redis_timeout_seconds=1.0) as client:
-            answers = [client.post("/predict", json=question()).content for _ in range(3)]
+            answers = [client.post("/predict", json=question()).content]
+            until(lambda kind=kind: kind == "local" or bool(redis_server.client.keys("sgf:*")))
+            answers += [client.post("/predict", json=question()).content for _ in range(2)]
             assert len(set(answers)) == 1
             assert lookups(client, kind) == {"miss": 1, "hit": 2}
             client.post("/predict", json=question(2))
@@ -74,8 +76,11 @@ def test_the_same_question_however_it_is_written() -> None:
 def test_what_redis_did_not_get_from_us_is_a_miss(store: Path, redis_server: RedisServer) -> None:
     with in_thread(store, redis_url=redis_server.url, redis_timeout_seconds=1.0) as client:
         right = client.post("/predict", json=question()).content
+        until(lambda: bool(redis_server.client.keys("sgf:*")))
         (key,) = redis_server.client.keys("sgf:*")
-        for damage in (b"", b"soup", redis_server.client.get(key)[:-3], b"\0" * 50):
+        good = redis_server.client.get(key)
+        for damage in (b"", b"soup", good[:-3], b"\0" * 50):
+            until(lambda: redis_server.client.get(key) == good)  # kept behind the answer's back
             redis_server.client.set(key, damage)
             assert client.post("/predict", json=question()).content == right
         assert "sgf_cache_errors_total 4.0" in client.get("/metrics").text
@@ -125,12 +130,12 @@ def test_redis_killed_paused_full_flushed_and_back(store: Path, redis_server: Re
 
 def test_the_local_cache_keeps_what_was_used_last() -> None:
     async def used() -> list[bytes | None]:
-        cache = LocalCache(10)
-        await cache.put("a", b"1234")
-        await cache.put("b", b"1234")
+        cache = LocalCache(2 * (ENTRY_BYTES + 5))
+        cache.put("a", b"1234")
+        cache.put("b", b"1234")
         await cache.get("a")
-        await cache.put("c", b"1234")
-        await cache.put("huge", b"1" * 11)
+        cache.put("c", b"1234")
+        cache.put("huge", b"1" * 1000)
         return [await cache.get(key) for key in ("a", "b", "c", "huge")]
 
     assert asyncio.run(used()) == [b"1234", None, b"1234", None]

@@ -99,6 +99,12 @@ def test_embeddings_as_json_and_as_an_array(client: httpx.Client, features: list
     told = client.post("/embed", json=question).json()
     array = np.load(io.BytesIO(client.post("/embed", json=question, headers={"accept": "application/x-npy"}).content))
     assert array.dtype == np.float32
+    headers = client.post("/embed", json=question, headers={"accept": "application/x-npy"}).headers
+    assert {name: headers[f"x-sgf-{name}"] for name in ("model", "version", "snapshot")} == {
+        "model": told["model"],
+        "version": str(told["version"]),
+        "snapshot": told["snapshot"],
+    }
     np.testing.assert_allclose([one["embedding"] for one in told["predictions"]], array, rtol=1e-6)
     assert {"label", "probabilities"} & set(told["predictions"][0]) == set()
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -92,7 +93,7 @@ def test_sigterm_lets_requests_finish(store: Path) -> None:
                 try:
                     with httpx.Client(base_url=client.base_url, timeout=10) as own:
                         answered.append(own.post("/predict", json={"nodes": [1]}).status_code)
-                except httpx.ConnectError:
+                except httpx.TransportError:  # refused, or in the backlog when the socket closed: it was never accepted
                     refused_connections.append("closed")
 
         caller = threading.Thread(target=load)
@@ -106,15 +107,21 @@ def test_sigterm_lets_requests_finish(store: Path) -> None:
 
 def test_a_worker_that_is_killed_comes_back(store: Path) -> None:
     with in_processes(store, workers=2) as (client, process):
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        workers = [int(one) for one in children if "spawn_main" in Path(f"/proc/{one}/cmdline").read_text()]
-        assert len(workers) == 2
+        until(lambda: len(alive(process.pid)) == 2)
+        workers = alive(process.pid)
         os.kill(workers[0], signal.SIGKILL)
 
-        def both_back() -> bool:
-            now = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            alive = [int(one) for one in now if "spawn_main" in Path(f"/proc/{one}/cmdline").read_text()]
-            return len(alive) == 2 and workers[0] not in alive
-
-        until(both_back, seconds=30)
+        until(lambda: len(alive(process.pid)) == 2 and workers[0] not in alive(process.pid), seconds=60)
+        until(lambda: client.get("/health/ready").status_code == 200)
         assert client.post("/predict", json={"nodes": [1]}).status_code == 200
+        until(lambda: "sgf_ready 1.0" in client.get("/metrics").text)  # the dead one does not speak for the living
+
+
+def alive(parent: int) -> list[int]:
+    """The workers among a process's children."""
+    found = []
+    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        with suppress(OSError):
+            if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text():
+                found.append(int(child))
+    return found
