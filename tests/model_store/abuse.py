@@ -12,19 +12,6 @@ import pytest
 
 from model_store import ModelVersions, SnapshotError
 
-FILES = [
-    "weights.safetensors",
-    "sums.safetensors",
-    "probes.safetensors",
-    "graph/indptr.npy",
-    "graph/indices.npy",
-    "states/inputs.npy",
-    "states/layer_1.npy",
-    "states/layer_2.npy",
-    "states/aggregate_1.npy",
-    "states/degrees.npy",
-]
-
 
 def refused(folder: Path, file: str, reason: str, verify: Any = "full") -> None:
     """This version is refused with this reason; the other one still opens."""

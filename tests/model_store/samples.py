@@ -11,6 +11,19 @@ from sgformer import Graph, ModelConfig
 from tests.sgformer.cases import random_weights
 
 NODES, FEATURES, CLASSES = 60, 5, 3
+FILES = [
+    "weights.safetensors",
+    "sums.safetensors",
+    "probes.safetensors",
+    "graph/indptr.npy",
+    "graph/indices.npy",
+    "states/inputs.npy",
+    "states/layer_1.npy",
+    "states/layer_2.npy",
+    "states/aggregate_1.npy",
+    "states/degrees.npy",
+]
+"""Of a small snapshot of two layers, besides its manifest."""
 
 
 def small_graph(seed: int = 0, nodes: int = NODES) -> Graph:

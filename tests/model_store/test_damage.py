@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from model_store import InvalidName, ModelVersions, NodeIds, SnapshotError, Store, UnknownModel, UnknownVersion
-from tests.model_store.abuse import FILES, refused
-from tests.model_store.samples import NODES, publish, small_contents
+from tests.model_store.abuse import refused
+from tests.model_store.samples import FILES, NODES, publish, small_contents
 
 
 @pytest.mark.parametrize("file", FILES)

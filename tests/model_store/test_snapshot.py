@@ -13,7 +13,7 @@ import pytest
 
 from model_store import ModelVersions, NodeIds, ProbeError, Store, StoreError
 from sgformer import Graph, InferenceModel, NewNodes, SparseRows, summarize
-from tests.model_store.samples import FEATURES, NODES, small_contents, small_graph
+from tests.model_store.samples import FEATURES, FILES, NODES, small_contents, small_graph
 
 
 def files_of(folder: Path) -> set[str]:
@@ -21,19 +21,7 @@ def files_of(folder: Path) -> set[str]:
 
 
 def test_the_folder_holds_what_the_format_names(versions: ModelVersions) -> None:
-    assert files_of(versions.folder / "1") == {
-        "manifest.json",
-        "weights.safetensors",
-        "sums.safetensors",
-        "probes.safetensors",
-        "graph/indptr.npy",
-        "graph/indices.npy",
-        "states/inputs.npy",
-        "states/layer_1.npy",
-        "states/layer_2.npy",
-        "states/aggregate_1.npy",
-        "states/degrees.npy",
-    }
+    assert files_of(versions.folder / "1") == {"manifest.json", *FILES}
     assert {path.name for path in versions.folder.iterdir()} == {"1", "2", "CURRENT", "HISTORY", ".lock"}
     assert (versions.folder / "CURRENT").read_text() == "1\n"
 
