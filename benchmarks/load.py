@@ -41,7 +41,7 @@ def closed(port: int, requests: Sequence[bytes], connections: int, seconds: floa
 
 
 def open_loop(port: int, requests: Sequence[bytes], connections: int, seconds: float, rate: float) -> Load:
-    """Requests leave at a given rate, answered or not; a latency counts from the moment that a request was due."""
+    """Requests leave at a given rate, as far as a connection is free; a latency counts from the moment that one was sent."""
     return asyncio.run(_run(port, requests, connections, seconds, rate))
 
 
@@ -58,12 +58,9 @@ async def _run(port: int, requests: Sequence[bytes], connections: int, seconds: 
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             while True:
-                if rate is None:
-                    asked = time.perf_counter()
-                else:
-                    asked = start + next(due) / rate
-                    if (wait := asked - time.perf_counter()) > 0:
-                        await asyncio.sleep(wait)
+                if rate is not None and (wait := start + next(due) / rate - time.perf_counter()) > 0:
+                    await asyncio.sleep(wait)
+                asked = time.perf_counter()
                 if asked >= end:
                     return
                 writer.write(next(turns))

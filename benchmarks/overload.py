@@ -13,12 +13,12 @@ from benchmarks.load import closed, open_loop
 from benchmarks.memory import status
 from benchmarks.result import Result
 
-SECONDS, CONNECTIONS = 60.0, 128
+SECONDS, CONNECTIONS = 60.0, 64
 
 
 def overload() -> list[Result]:
     with tempfile.TemporaryDirectory() as root, service(publish(root, SMALL)) as server:
-        asked, port = requests(known(1), server), server.port
+        asked, port = requests(known(100), server), server.port
         closed(port, asked, 16, 2.0)
         capacity = closed(port, asked, 16, 5.0).rate
         quiet = open_loop(port, asked, CONNECTIONS, 10.0, capacity / 2)
