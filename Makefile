@@ -28,9 +28,9 @@ check: .venv/.installed  ## lint and type-check
 fuzz: .venv/.installed  ## the exactness properties on 5,000 fresh random cases each
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest -n 2 tests/sgformer/test_exactness.py
 
-soak: .venv/.installed  ## 200 kills of publishers, a minute of readers and publishers at once, 200 swaps under load, 10,000 attacks on the API
+soak: .venv/.installed  ## 200 kills of publishers, a minute of readers and publishers at once, 200 swaps under load, 12,000 attacks on the API
 	SGF_KILLS=200 SGF_CROWD_SECONDS=60 $(BIN)/pytest -n 2 tests/model_store/test_crashes.py tests/model_store/test_crowd.py
-	SGF_SWAPS=200 SGF_CASES=1000 SGF_REAL=all $(BIN)/pytest -n 2 tests/service/test_rollout.py tests/service/test_schema.py tests/service/test_real_graphs.py
+	SGF_SWAPS=200 SGF_CASES=1500 SGF_REAL=all $(BIN)/pytest -n 2 tests/service/test_rollout.py tests/service/test_schema.py tests/service/test_real_graphs.py
 
 bench: .venv/.installed  ## measure against peers and floors: docs/benchmarks.md and .json (ROOM=model_store: only that)
 	$(BIN)/python -m benchmarks $(ROOM)

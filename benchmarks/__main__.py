@@ -42,7 +42,8 @@ holds the graph and the model.""",
     "model_store": """Private memory is anonymous memory (RssAnon): pages of mapped files, which the kernel can write back
 and drop at any time, are not in it. Private pages (smaps) are those that no other process shares, mapped files included.""",
     "training": """PyG as above; an epoch is a training step and a forward in evaluation mode, for the validation score.
-Half of the nodes train and a quarter validates.""",
+Half of the nodes train and a quarter validates; in its last stages ours leaves out what only the other nodes' answers need,
+PyG's model computes all of them.""",
     "service": """One worker, everything on but the cache, 16 connections that ask again as soon as they are answered. The
 load comes from another process on the same two cores. The floor is an empty FastAPI endpoint that validates the same body
 with the same pydantic model and answers `{}`. Rates are answers per second, with quartiles over the rounds.""",
