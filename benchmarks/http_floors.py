@@ -43,7 +43,7 @@ def plain(store: str) -> FastAPI:
         if question.new_nodes:
             new = NewNodes.build(
                 np.array([node.features for node in question.new_nodes]),
-                [node.neighbors for node in question.new_nodes],  # type: ignore[misc]
+                [node.neighbors for node in question.new_nodes],  # type: ignore[misc]  # row numbers here, never texts
                 num_nodes=snapshot.manifest.sizes.nodes,
                 num_features=snapshot.manifest.config.in_features,
             )

@@ -83,16 +83,14 @@ class Answering:
             self._encode.observe(time.perf_counter() - computed)
 
     def _check_limits(self, question: Question) -> None:
-        nodes, limit = len(question.nodes) + len(question.new_nodes), self._settings.max_nodes
-        if nodes > limit:
-            raise Refusal("batch_too_large", f"{nodes:,} nodes in one request, the limit is {limit:,}", limit=limit)
-        neighbors, limit = sum(len(node.neighbors) for node in question.new_nodes), self._settings.max_neighbors
-        if len(question.edges) > limit:
-            raise Refusal(
-                "batch_too_large", f"{len(question.edges):,} edges in one request, the limit is {limit:,}", limit=limit
-            )
-        if neighbors > limit:
-            raise Refusal("batch_too_large", f"{neighbors:,} neighbours in one request, the limit is {limit:,}", limit=limit)
+        neighbors = sum(len(node.neighbors) for node in question.new_nodes)
+        for what, count, limit in (
+            ("nodes", len(question.nodes) + len(question.new_nodes), self._settings.max_nodes),
+            ("edges", len(question.edges), self._settings.max_neighbors),
+            ("neighbours", neighbors, self._settings.max_neighbors),
+        ):
+            if count > limit:
+                raise Refusal("batch_too_large", f"{count:,} {what} in one request, the limit is {limit:,}", limit=limit)
 
 
 def new_nodes(loaded: LoadedModel, question: Question) -> NewNodes:

@@ -16,7 +16,9 @@ from service.loaded import LoadedModel
 from service.questions import Question
 from sgformer import probabilities
 
-Part = tuple[Sequence[int | str], Any, str]
+Ids = Sequence[int | str]
+Told = list[dict[str, Any]]
+Part = tuple[Ids, Any, str]
 """Ids, their answers, and whether those are exact or frozen."""
 
 
@@ -49,9 +51,7 @@ def check_finite(parts: Sequence[Part]) -> None:
                 raise Refusal("no_answer", f"the model has no finite answer for node {ids[row]!r}", node=ids[row])
 
 
-def _predictions(
-    loaded: LoadedModel, question: Question, ids: Sequence[int | str], answers: Any, exactness: str
-) -> list[dict[str, Any]]:
+def _predictions(loaded: LoadedModel, question: Question, ids: Ids, answers: Any, exactness: str) -> Told:
     found = _OF_TASK[loaded.config.task](loaded, question, ids, answers.logits)
     if question.embeddings:
         for one, row in zip(found, _rows(answers.embeddings), strict=True):
@@ -59,10 +59,6 @@ def _predictions(
     for one in found:
         one["exactness"] = exactness
     return found
-
-
-Ids = Sequence[int | str]
-Told = list[dict[str, Any]]
 
 
 def _multiclass(loaded: LoadedModel, question: Question, ids: Ids, logits: NDArray[np.float32]) -> Told:

@@ -94,7 +94,7 @@ class Gateway:
         try:
             self._security.check(exchange.path, exchange.headers.get(b"authorization"))
             await self._pages(scope, receive, counted)
-        except Exception as error:
+        except Exception as error:  # every request gets an answer, here too
             reply = self._refused(exchange, error)
             if status == 0:
                 await exchange.reply(reply)

@@ -85,7 +85,7 @@ class Metrics:
         if os.environ.get(DIRECTORY):
             _forget_dead_workers(Path(os.environ[DIRECTORY]))
             together = CollectorRegistry()
-            multiprocess.MultiProcessCollector(together)  # type: ignore[no-untyped-call]
+            multiprocess.MultiProcessCollector(together)  # type: ignore[no-untyped-call]  # their stub
             return generate_latest(together)
         return generate_latest(self.registry)
 
@@ -94,18 +94,18 @@ def _know_the_process() -> None:
     """By default every count asks the system for the process's number, which costs more than the counting."""
     if os.environ.get(DIRECTORY):
         number = os.getpid()
-        values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]
+        values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]  # their stub
 
 
 def _forget_dead_workers(folder: Path) -> None:
     """A worker that was killed left its gauges: they would say for ever that it is not ready."""
     for pid in {path.stem.rpartition("_")[2] for path in folder.glob("gauge_live*.db")}:
         if not Path(f"/proc/{pid}").exists():
-            multiprocess.mark_process_dead(int(pid))  # type: ignore[no-untyped-call]
+            multiprocess.mark_process_dead(int(pid))  # type: ignore[no-untyped-call]  # their stub
 
 
 def _gauge(name: str, about: str, registry: CollectorRegistry, mode: str, labels: list[str] | None = None) -> Gauge:
-    return Gauge(name, about, labels or [], registry=registry, multiprocess_mode=mode)  # type: ignore[arg-type]
+    return Gauge(name, about, labels or [], registry=registry, multiprocess_mode=mode)  # type: ignore[arg-type]  # a literal
 
 
 def _version() -> str:

@@ -36,7 +36,7 @@ def pages(
         redoc_url=None,
     )
     documents = openapi.Documents(app, private)
-    app.openapi = lambda: documents.of(rollout.current() if rollout.ready else None)  # type: ignore[method-assign]
+    app.openapi = lambda: documents.of(rollout.current() if rollout.ready else None)  # type: ignore[method-assign]  # FastAPI's way
     _add_errors(app)
     _add_health(app, rollout)
     _add_models(app, rollout)

@@ -76,7 +76,7 @@ class Rollout:
             self._metrics.remember_memory()
             try:
                 await self._look()
-            except Exception:
+            except Exception:  # the watch goes on, whatever one look came to
                 LOG.exception("looking for a new version failed; the next look may not")
 
     async def _look(self) -> None:

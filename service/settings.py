@@ -136,12 +136,11 @@ def variable(name: str) -> str:
 
 
 def _parsed(name: str, text: str) -> Any:
-    parse = next(one.metadata["parse"] for one in fields(Settings) if one.name == name)
-    secret = next(one.metadata["secret"] for one in fields(Settings) if one.name == name)
+    about = next(one.metadata for one in fields(Settings) if one.name == name)
     try:
-        return parse(text)
+        return about["parse"](text)
     except ValueError as error:
-        raise SettingsError(f"{variable(name)} is {'(hidden)' if secret else repr(text)}: {error}") from None
+        raise SettingsError(f"{variable(name)} is {'(hidden)' if about['secret'] else repr(text)}: {error}") from None
 
 
 def _shown(value: Any, secret: bool) -> str:

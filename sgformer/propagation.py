@@ -105,7 +105,7 @@ def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
 
 def rows_of(states: torch.Tensor, nodes: torch.Tensor | None) -> torch.Tensor:
     """The rows of these nodes, each at most once; all rows for None."""
-    return states if nodes is None else _SomeRows.apply(states, nodes)  # type: ignore[no-untyped-call]
+    return states if nodes is None else _SomeRows.apply(states, nodes)  # type: ignore[no-untyped-call]  # torch's stub
 
 
 class _SomeRows(torch.autograd.Function):

@@ -16,7 +16,7 @@ def test_two_csv_files_become_a_served_model_in_two_commands(tmp_path: Path) -> 
     folder, store = write_folder(tmp_path / "pets", "csv"), tmp_path / "models"
     command = [sys.executable, "-m", "training", "--data", str(folder), "--activate", "--store", str(store), "--epochs", "3"]
     subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
-    with in_processes(store) as (client, _process):
+    with in_processes(store) as (client, _process, _lines):
         manifest = client.get("/models/1").json()
         new = {"id": "mine", "features": [1.0] * manifest["config"]["in_features"], "neighbors": ["n1", "n2"]}
         answer = client.post("/predict", json={"nodes": ["n19"], "new_nodes": [new]}).json()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import uvicorn
@@ -23,6 +23,13 @@ from tests.model_store.samples import small_contents
 CONTENTS = small_contents(config={"layers": 3, "hidden": 8, "gnn_activation": False}, classes=("x", "y", "z"))
 """Of the version that most tests ask. Without a ReLU in the GCN, what a neighbour changes is seen in the answer."""
 PATIENT = {"SGF_POLL_SECONDS": "0.05", "SGF_MAX_LAG_SECONDS": "30", "SGF_DEADLINE_SECONDS": "20"}
+
+
+class Running(NamedTuple):
+    client: httpx.Client
+    process: subprocess.Popen[str]
+    lines: list[str]
+    """Of its log, as they come."""
 
 
 @contextmanager
@@ -46,7 +53,7 @@ def in_thread(store: Path, **settings: Any) -> Iterator[httpx.Client]:
 
 
 @contextmanager
-def in_processes(store: Path, workers: int = 1, **settings: str) -> Iterator[tuple[httpx.Client, subprocess.Popen[str]]]:
+def in_processes(store: Path, workers: int = 1, **settings: str) -> Iterator[Running]:
     """`sgf-serve` as a user starts it."""
     port = free_port()
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SGF_")}
@@ -61,8 +68,7 @@ def in_processes(store: Path, workers: int = 1, **settings: str) -> Iterator[tup
             try:
                 until(lambda: process.poll() is not None or is_up(client), seconds=60)
                 assert process.poll() is None, "".join(lines)
-                process.lines = lines  # type: ignore[attr-defined]
-                yield client, process
+                yield Running(client, process, lines)
             finally:
                 process.terminate()
                 process.wait(timeout=20)

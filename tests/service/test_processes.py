@@ -47,7 +47,7 @@ def test_a_worker_on_a_cpu_loads_no_torch(store: Path) -> None:
 
 
 def test_metrics_add_up_over_workers(store: Path) -> None:
-    with in_processes(store, workers=2) as (client, _process):
+    with in_processes(store, workers=2) as (client, _process, _lines):
         for _ in range(40):
             with httpx.Client(base_url=client.base_url) as fresh:  # a new connection may reach either worker
                 assert fresh.post("/predict", json={"nodes": [1]}).status_code == 200
@@ -67,11 +67,10 @@ def test_metrics_add_up_over_workers(store: Path) -> None:
 
 def test_logs_are_json_lines_without_payloads(store: Path) -> None:
     secret = "k" * 30
-    with in_processes(store, api_keys=secret) as (client, process):
+    with in_processes(store, api_keys=secret) as (client, _process, lines):
         headers = {"authorization": f"Bearer {secret}", "x-request-id": "find-me"}
         client.post("/predict", json={"nodes": [17]}, headers=headers)
         client.post("/predict", json={"nodes": [17]})
-        lines: list[str] = process.lines  # type: ignore[attr-defined]
         until(lambda: sum("service.access" in line for line in lines) >= 3)
         told = [json.loads(line) for line in lines]
     access = [one for one in told if one["logger"] == "service.access" and one["route"] == "/predict"]
@@ -84,7 +83,7 @@ def test_logs_are_json_lines_without_payloads(store: Path) -> None:
 
 def test_sigterm_lets_requests_finish(store: Path) -> None:
     """A load runs while the service is told to stop: what was accepted is answered, then the processes are gone."""
-    with in_processes(store) as (client, process):
+    with in_processes(store) as (client, process, _lines):
         answered: list[int] = []
         refused_connections: list[str] = []
 
@@ -106,7 +105,7 @@ def test_sigterm_lets_requests_finish(store: Path) -> None:
 
 
 def test_a_worker_that_is_killed_comes_back(store: Path) -> None:
-    with in_processes(store, workers=2) as (client, process):
+    with in_processes(store, workers=2) as (client, process, _lines):
         until(lambda: len(alive(process.pid)) == 2)
         workers = alive(process.pid)
         os.kill(workers[0], signal.SIGKILL)

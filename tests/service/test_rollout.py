@@ -173,7 +173,7 @@ def test_swaps_under_load_with_two_workers_lose_no_request(two: Path) -> None:
     seen: Counter[int] = Counter()
     wrong: list[str] = []
     stop = threading.Event()
-    with in_processes(two, workers=2) as (client, process):
+    with in_processes(two, workers=2) as (client, process, _lines):
         right = {}
         for number in (1, 2, 1):
             versions.activate(number)
