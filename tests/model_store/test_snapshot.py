@@ -95,7 +95,7 @@ def test_half_precision_states_are_half_as_large_and_say_what_it_costs(store: St
         nodes = np.arange(NODES)
         difference = np.abs(exact.known(nodes).logits - rounded.known(nodes).logits).max()
     assert 0 < error["logits"] < 1e-2
-    assert difference == pytest.approx(error["logits"])
+    assert difference == pytest.approx(error["logits"], rel=0.01)  # float32 answers, by two ways
     assert versions.manifest(1).states_error == {"embeddings": 0.0, "logits": 0.0}
 
 
