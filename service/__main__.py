@@ -52,6 +52,8 @@ def serve(settings: Settings) -> int:
             host=settings.host,
             port=settings.port,
             workers=settings.workers,
+            http="service.protocol:Protocol",  # by name: it is imported where it runs
+            ws="none",
             log_config=None,
             access_log=False,
             server_header=False,

@@ -1,85 +1,114 @@
-"""Admit or refuse, before a request costs anything: a bound on what is in hand, and on how late the worker runs.
+"""Admit or refuse, before a request costs anything.
 
-The event loop answers most requests on the spot, so a queue would form where nobody sees it: in the sockets. Heartbeats that
-come late tell how long it is.
+A worker answers most requests on the spot, so a queue forms where nobody sees it: in the sockets. A heart that beats late
+tells how long it is. A crowd that comes once is let in; while a worker runs late for longer, it takes fewer at a time, so
+that those it takes are answered soon, until nobody had to be refused for a while.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 from service.errors import Refusal
 from service.metrics import Metrics
 from service.settings import Settings
 
-BEAT_SECONDS = 0.01
-LATE_BEATS = 3
+LATE_BEATS = 5
 """In a row: one late beat may be the machine's, several are ours."""
+CALM_SECONDS = 1.0
+"""How long nobody must have been refused until a crowd is let in again."""
 RECEIVING = 4
 """Requests whose bodies are still coming, for each that may be in hand."""
 
 
 class Admission:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        self._limit, self._max_lag = settings.max_inflight, settings.max_lag_seconds
-        self._metrics = metrics
-        self._inflight, self._bodies = 0, 0
-        self._lags: deque[float] = deque([0.0] * LATE_BEATS, maxlen=LATE_BEATS)
-        self._beat_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        self._expect_beat()
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    @contextmanager
-    def receiving(self) -> Iterator[None]:
-        """While a body comes, which may take its time: it holds no place among those in hand. Raises Refusal (429)."""
-        self._check()
-        if self._bodies >= RECEIVING * self._limit:
-            raise self._shed("bodies")
-        self._bodies += 1
-        try:
-            yield
-        finally:
-            self._bodies -= 1
-
-    @contextmanager
-    def answering(self) -> Iterator[None]:
-        """While an answer is made. Raises Refusal (429)."""
-        self._check()
-        self._inflight += 1
-        try:
-            yield
-        finally:
-            self._inflight -= 1
+        self._settings, self._metrics = settings, metrics
+        self._late_beats, self._calm_at = 0, 0.0
+        self.inflight = 0
+        self.limit = settings.max_inflight
+        self.answering = Answering(self)
+        self.receiving = Receiving(self, settings)
 
     def beat(self, late: float) -> None:
         """The heartbeat came this late."""
-        self._lags.append(late)
-        self._metrics.queue_depth.set(self._inflight)
+        self._late_beats = self._late_beats + 1 if late > self._settings.max_lag_seconds else 0
+        if self._late_beats >= LATE_BEATS:
+            self._calm_at = time.monotonic() + CALM_SECONDS
+        crowded = time.monotonic() < self._calm_at
+        self.limit = (
+            min(self._settings.late_inflight, self._settings.max_inflight) if crowded else self._settings.max_inflight
+        )
+        self._metrics.queue_depth.set(self.inflight)
+        self.receiving.give_up_on_slow_ones()
 
-    def _check(self) -> None:
-        if self._inflight >= self._limit:
-            raise self._shed("inflight")
-        if min(self._lags) > self._max_lag:
-            raise self._shed("lag")
+    def check(self) -> None:
+        """Raises Refusal (429)."""
+        if self.inflight >= self.limit:
+            raise self.shed("inflight" if self.limit == self._settings.max_inflight else "lag")
 
-    def _shed(self, reason: str) -> Refusal:
+    def shed(self, reason: str) -> Refusal:
         self._metrics.shed.labels(reason).inc()
+        if reason == "lag":
+            self._calm_at = time.monotonic() + CALM_SECONDS
         return Refusal("overloaded", "too many requests at once; come back in a moment")
 
-    def _expect_beat(self) -> None:
-        self._beat_at = time.monotonic() + BEAT_SECONDS
-        self._timer = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)
 
-    def _beat(self) -> None:
-        self.beat(time.monotonic() - self._beat_at)
-        self._expect_beat()
+class Answering:
+    """`with admission.answering:` while an answer is made. Raises Refusal (429)."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+
+    def __enter__(self) -> None:
+        self._admission.check()
+        self._admission.inflight += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._admission.inflight -= 1
+
+
+class Receiving:
+    """`with admission.receiving:` while a body comes, which may take its time: it holds no place among those in hand.
+
+    Raises Refusal: 429 at once, 408 where the body does not come.
+    """
+
+    def __init__(self, admission: Admission, settings: Settings) -> None:
+        self._admission, self._seconds = admission, settings.body_seconds
+        self._limit = RECEIVING * settings.max_inflight
+        self._since: dict[asyncio.Task[object], float] = {}
+        self._given_up: set[asyncio.Task[object]] = set()
+
+    def __enter__(self) -> None:
+        self._admission.check()
+        if len(self._since) >= self._limit:
+            raise self._admission.shed("bodies")
+        self._since[_task()] = time.monotonic()
+
+    def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        task = _task()
+        del self._since[task]
+        if self._given_up and task in self._given_up:
+            self._given_up.discard(task)
+            if kind is asyncio.CancelledError and not task.uncancel():
+                told = f"the body did not come within {self._seconds:g} s"
+                raise Refusal("slow_body", told, headers={"connection": "close"}) from None
+
+    def give_up_on_slow_ones(self) -> None:
+        """One look at the oldest, instead of a timer for each."""
+        patience = time.monotonic() - self._seconds
+        for task, since in self._since.items():
+            if since > patience:
+                break  # they are in the order in which they came
+            if task not in self._given_up:
+                self._given_up.add(task)
+                task.cancel()
+
+
+def _task() -> asyncio.Task[object]:
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101  # requests are tasks
+    return task

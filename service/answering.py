@@ -33,8 +33,7 @@ class Answering:
     def __init__(self, settings: Settings, metrics: Metrics, batcher: Batcher, cache: Cache | None) -> None:
         self._settings, self._batcher, self._cache = settings, batcher, cache
         self._known = KnownNodes()
-        self._lookups = metrics.cache_lookups
-        self._parse, self._compute, self._encode = (metrics.stages.labels(one) for one in ("parse", "compute", "encode"))
+        self._metrics = metrics
 
     async def answer(self, current: Callable[[], LoadedModel], body: bytes, form: Form, gone: Gone) -> Answer:
         """Raises Refusal and the domain's errors.
@@ -46,7 +45,7 @@ class Answering:
         start = time.perf_counter()
         question = parsed(body)
         self._check_limits(question)
-        self._parse.observe(time.perf_counter() - start)
+        self._metrics.spent("parse", time.perf_counter() - start)
         loaded = current().acquire()
         try:
             if self._cache is None or not (question.new_nodes or self._settings.cache_known):
@@ -58,7 +57,7 @@ class Answering:
     async def _looked_up(self, cache: Cache, loaded: LoadedModel, question: Question, form: Form, gone: Gone) -> bytes:
         key = f"{loaded.id}:{loaded.version}:{form}:{question.digest()}"
         found = await cache.get(key)
-        self._lookups.labels(cache.kind, "miss" if found is None else "hit").inc()
+        self._metrics.cache_lookups.labels(cache.kind, "miss" if found is None else "hit").inc()
         if found is None:
             found = await self._computed(loaded, question, form, gone)
             cache.put(key, found)
@@ -68,19 +67,19 @@ class Answering:
         start = time.perf_counter()
         parts: list[Part] = []
         if question.nodes:
-            parts.append((question.nodes, await self._known.ask(loaded, loaded.rows(question.nodes)), "exact"))
+            parts.append((question.nodes, await self._known.ask(loaded, loaded.rows(question.nodes))))
         if question.new_nodes:
             found = await self._batcher.ask(loaded, new_nodes(loaded, question), question.mode, gone)
-            parts.append(([node.id for node in question.new_nodes], found, found.exactness))
+            parts.append(([node.id for node in question.new_nodes], found))
         encoding.check_finite(parts)
         computed = time.perf_counter()
-        self._compute.observe(computed - start)
+        self._metrics.spent("compute", computed - start)
         try:
             if form == "predictions":
                 return encoding.predictions_json(loaded, question, parts)
             return encoding.embeddings_npy(parts) if form == "npy" else encoding.embeddings_json(loaded, parts)
         finally:
-            self._encode.observe(time.perf_counter() - computed)
+            self._metrics.spent("encode", time.perf_counter() - computed)
 
     def _check_limits(self, question: Question) -> None:
         neighbors = sum(len(node.neighbors) for node in question.new_nodes)

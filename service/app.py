@@ -14,6 +14,7 @@ from service.answering import Answering
 from service.batching import Batcher
 from service.cache import cache_for
 from service.gateway import Gateway
+from service.heartbeat import Heartbeat
 from service.metrics import Metrics
 from service.pages import pages
 from service.rollout import Rollout
@@ -24,27 +25,30 @@ def create_app(settings: Settings) -> Gateway:
     """An ASGI application. Its lifespan opens the live version before it takes requests, and drains on the way out."""
     metrics = Metrics()
     rollout, admission = Rollout(settings, metrics), Admission(settings, metrics)
+    log = logs.AccessLog(settings.access_log)
+    heartbeat = Heartbeat(admission.beat, metrics.book, log.flush)
     batcher, cache = Batcher(settings, metrics), cache_for(settings, metrics)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        admission.start()
+        heartbeat.start()
         await rollout.start()
         gc.collect()
         gc.freeze()  # what was imported and loaded stays: no collection needs to walk over it again
         try:
             yield
         finally:
-            admission.stop()
+            heartbeat.stop()
             await batcher.close()
             await rollout.stop()
             if cache is not None:
                 await cache.close()
+            metrics.book()
+            log.flush()
 
     answering = Answering(settings, metrics, batcher, cache)
-    return Gateway(
-        settings, metrics, rollout, answering, admission, pages(rollout, metrics, lifespan, bool(settings.api_keys))
-    )
+    other = pages(rollout, metrics, lifespan, bool(settings.api_keys))
+    return Gateway(settings, metrics, rollout, answering, admission, log, other)
 
 
 def app_from_env() -> Gateway:

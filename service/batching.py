@@ -17,8 +17,9 @@ from typing import Any
 from service.errors import Refusal
 from service.loaded import LoadedModel
 from service.metrics import Metrics
+from service.outcome import Outcome
 from service.settings import Settings
-from sgformer import ExtendedAnswers, NewNodes, SparseRows
+from sgformer import NewNodes, SparseRows
 from sgformer.extension import Mode
 
 Gone = Callable[[], Coroutine[Any, Any, None]]
@@ -30,7 +31,7 @@ class Waiting:
     loaded: LoadedModel
     new: NewNodes
     mode: Mode
-    answer: asyncio.Future[ExtendedAnswers]
+    answer: asyncio.Future[Outcome]
     cost: int
 
     @property
@@ -47,7 +48,7 @@ class Batcher:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="answers")
         self._running: set[asyncio.Task[None]] = set()
 
-    async def ask(self, loaded: LoadedModel, new: NewNodes, mode: Mode, gone: Gone) -> ExtendedAnswers:
+    async def ask(self, loaded: LoadedModel, new: NewNodes, mode: Mode, gone: Gone) -> Outcome:
         """Raises what `sgformer.extend` raises for this question, and Refusal where it takes too long."""
         loop = asyncio.get_running_loop()
         question = Waiting(loaded, new, mode, loop.create_future(), cost_of(loaded, new, mode))
@@ -145,7 +146,7 @@ class Batcher:
         self._waiting.extendleft(reversed(later))
         return batch
 
-    def _answers(self, batch: Sequence[Waiting]) -> list[ExtendedAnswers | Exception]:
+    def _answers(self, batch: Sequence[Waiting]) -> list[Outcome | Exception]:
         """One result or error per question: a question that fails is asked again alone, so that it fails alone."""
         first = batch[0]
         try:
@@ -156,7 +157,8 @@ class Batcher:
         self._metrics.batch_nodes.observe(len(merged))
         for count in found.recomputed.tolist():
             self._metrics.recomputed.observe(count)
-        return _parts(found, [len(question.new) for question in batch])
+        outcome = Outcome.of(found, first.loaded.config.task, found.exactness)
+        return list(outcome.parts([len(question.new) for question in batch]))
 
 
 def cost_of(loaded: LoadedModel, new: NewNodes, mode: Mode) -> int:
@@ -167,19 +169,7 @@ def cost_of(loaded: LoadedModel, new: NewNodes, mode: Mode) -> int:
     return cost
 
 
-def _parts(found: ExtendedAnswers, lengths: Sequence[int]) -> list[ExtendedAnswers | Exception]:
-    if len(lengths) == 1:
-        return [found]
-    parts: list[ExtendedAnswers | Exception] = []
-    start = 0
-    for length in lengths:
-        own = slice(start, start + length)
-        parts.append(ExtendedAnswers(found.embeddings[own], found.logits[own], found.recomputed[own], found.exactness))
-        start += length
-    return parts
-
-
-def _settle(batch: Sequence[Waiting], answers: Sequence[ExtendedAnswers | Exception]) -> None:
+def _settle(batch: Sequence[Waiting], answers: Sequence[Outcome | Exception]) -> None:
     for question, answer in zip(batch, answers, strict=True):
         if question.answer.done():
             continue  # its caller has gone

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import random
 import re
@@ -14,7 +13,6 @@ from typing import Any
 import orjson
 
 from service.errors import Refusal
-from service.settings import Settings
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -49,16 +47,10 @@ class Exchange:
         given = self.headers.get(b"x-request-id", b"")
         self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"  # no secret
 
-    async def body(self, settings: Settings) -> bytes:
-        """The whole body, decompressed. Raises Refusal where it is too large, too slow, or not what its headers say."""
-        limit = settings.max_body_bytes
+    async def body(self, limit: int) -> bytes:
+        """The whole body, decompressed. Raises Refusal where it is too large, or not what its headers say."""
         self._check_headers(limit)
-        try:
-            async with asyncio.timeout(settings.body_seconds):
-                body = await self._received(limit)
-        except TimeoutError:
-            told = f"the body did not come within {settings.body_seconds:g} s"
-            raise Refusal("slow_body", told, headers={"connection": "close"}) from None
+        body = await self._received(limit)
         return _unzipped(body, limit) if self.headers.get(b"content-encoding", b"").lower() == b"gzip" else body
 
     async def reply(self, reply: Reply) -> None:

@@ -36,14 +36,13 @@ class Gateway:
         rollout: Rollout,
         answering: Answering,
         admission: Admission,
+        log: AccessLog,
         pages: Any,
     ) -> None:
         self._settings, self._metrics = settings, metrics
         self._rollout, self._answering, self._admission = rollout, answering, admission
-        self._security, self._log = Security(settings), AccessLog(settings.access_log)
+        self._security, self._log = Security(settings), log
         self._pages = pages
-        self._counts: dict[tuple[str, int], Any] = {}
-        self._seconds: dict[str, Any] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -65,9 +64,9 @@ class Gateway:
             if exchange.method != "POST":
                 raise Refusal("method_not_allowed", f"{exchange.path} takes POST", headers={"allow": "POST"})
             self._security.check(exchange.path, exchange.headers.get(b"authorization"))
-            with self._admission.receiving():
-                body = await exchange.body(self._settings)
-            with self._admission.answering():
+            with self._admission.receiving:
+                body = await exchange.body(self._settings.max_body_bytes)
+            with self._admission.answering:
                 return await self._reply(exchange, body)
         except Exception as error:  # every request gets an answer
             return self._refused(exchange, error)
@@ -111,10 +110,5 @@ class Gateway:
 
     def _finished(self, exchange: Exchange, route: str, status: int, start: float, sent: int, error: str | None) -> None:
         seconds = time.perf_counter() - start
-        count = self._counts.get((route, status))
-        if count is None:  # looking a label up costs more than counting
-            count = self._counts[route, status] = self._metrics.requests.labels(route, str(status))
-            self._seconds.setdefault(route, self._metrics.seconds.labels(route))
-        count.inc()
-        self._seconds[route].observe(seconds)
+        self._metrics.answered(route, status, seconds)
         self._log.write(exchange.request_id, exchange.method, route, status, seconds, sent, error)

@@ -11,19 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.loaded import LoadedModel
-from sgformer import Answers
+from service.outcome import Outcome
 
-Asked = tuple[LoadedModel, NDArray[np.int64], asyncio.Future[Answers]]
+Asked = tuple[LoadedModel, NDArray[np.int64], asyncio.Future[Outcome]]
 
 
 class KnownNodes:
     def __init__(self) -> None:
         self._asked: list[Asked] = []
 
-    async def ask(self, loaded: LoadedModel, rows: NDArray[np.int64]) -> Answers:
+    async def ask(self, loaded: LoadedModel, rows: NDArray[np.int64]) -> Outcome:
         """`rows` are rows of the graph, already checked: nothing that a caller sends can fail another's."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Answers] = loop.create_future()
+        answer: asyncio.Future[Outcome] = loop.create_future()
         if not self._asked:
             loop.call_soon(self._flush)
         self._asked.append((loaded, rows, answer))
@@ -45,15 +45,13 @@ class KnownNodes:
 def _answer(asked: list[Asked]) -> None:
     try:
         rows = asked[0][1] if len(asked) == 1 else np.concatenate([rows for _, rows, _ in asked])
-        found = asked[0][0].engine.known(rows)
+        loaded = asked[0][0]
+        found = Outcome.of(loaded.engine.known(rows), loaded.config.task)
     except Exception as error:  # handed to those who wait
         for _, _, answer in asked:
             if not answer.done():
                 answer.set_exception(error)
         return
-    start = 0
-    for _, rows, answer in asked:
-        end = start + len(rows)
+    for (_, _, answer), own in zip(asked, found.parts([len(rows) for _, rows, _ in asked]), strict=True):
         if not answer.done():  # else its caller has gone
-            answer.set_result(Answers(found.embeddings[start:end], found.logits[start:end]))
-        start = end
+            answer.set_result(own)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from model_store import ModelVersions, Snapshot
@@ -30,6 +32,10 @@ class LoadedModel:
         """How long opening, warming and the probes took."""
         self.head = {"model": self.model, "version": version, "snapshot": self.id}
         """What every answer says of its origin."""
+        self.head_json = orjson.dumps(self.head)
+        names = self.classes or [str(number) for number in range(self.config.out_features)]
+        self.label_fields = [b'"label":%d,"class":%b' % (label, orjson.dumps(name)) for label, name in enumerate(names)]
+        """What a prediction of each class says of it."""
         self._lock = threading.Lock()
         self._users, self._retired = 0, False
 
@@ -57,10 +63,14 @@ class LoadedModel:
         """From ids, as requests have them, to rows. Raises UnknownNodeError."""
         if self.snapshot.node_ids is not None:
             return self.snapshot.node_ids.rows(ids)
-        for one in ids:  # before numpy sees them: it would make room for the longest text in every place
-            if type(one) is not int or not 0 <= one < self.num_nodes:
-                raise UnknownNodeError(f"node {one!r} is not in the graph, expected ids from 0 to {self.num_nodes - 1}")
-        return np.array(ids, dtype=np.int64)
+        try:
+            rows = np.frombuffer(array("q", ids), dtype=np.int64)  # type: ignore[type-var]  # texts are what it refuses
+        except (TypeError, OverflowError):
+            rows = None
+        if rows is None or rows.view(np.uint64).max() >= self.num_nodes:  # a negative number is a large one there
+            wrong = next(one for one in ids if type(one) is not int or not 0 <= one < self.num_nodes)
+            raise UnknownNodeError(f"node {wrong!r} is not in the graph, expected ids from 0 to {self.num_nodes - 1}")
+        return rows
 
     def _close(self) -> None:
         self.snapshot.close()

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import resource
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import numpy as np
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -30,6 +33,17 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
 
+class BulkHistogram(Histogram):
+    """Takes many observations at the price of a few."""
+
+    def observe_all(self, amounts: Sequence[float]) -> None:
+        places = np.searchsorted(self._upper_bounds, amounts)  # the first bound that is not below
+        self._sum.inc(sum(amounts))
+        for place, count in enumerate(np.bincount(places).tolist()):
+            if count:
+                self._buckets[place].inc(count)
+
+
 @dataclass
 class Metrics:
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
@@ -38,14 +52,14 @@ class Metrics:
         new = self.registry
         _know_the_process()
         self.requests = Counter("sgf_requests_total", "Answers, by route and status.", ["route", "code"], registry=new)
-        self.seconds = Histogram(
+        self.seconds = BulkHistogram(
             "sgf_request_duration_seconds",
             "From the first byte in to the last byte out.",
             ["route"],
             buckets=SECONDS,
             registry=new,
         )
-        self.stages = Histogram(
+        self.stages = BulkHistogram(
             "sgf_stage_duration_seconds", "Of one request, by stage.", ["stage"], buckets=SECONDS, registry=new
         )
         self.batch_nodes = Histogram("sgf_batch_nodes", "New nodes answered in one go.", buckets=SIZES, registry=new)
@@ -67,6 +81,26 @@ class Metrics:
         self.build = _gauge("sgf_build_info", "Of this software.", new, "livemax", ["version"])
         self.build.labels(_version()).set(1)
         self.ready.set(0)
+        self._answered: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+        self._spent: defaultdict[str, list[float]] = defaultdict(list)
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        """Noted, to be booked with others: a metric that all workers share costs a good part of a known node's answer."""
+        self._answered[route, status].append(seconds)
+
+    def spent(self, stage: str, seconds: float) -> None:
+        """Of one request, noted as well."""
+        self._spent[stage].append(seconds)
+
+    def book(self, _late: float = 0.0) -> None:
+        """What was noted since the last time."""
+        for (route, status), noted in self._answered.items():
+            self.requests.labels(route, str(status)).inc(len(noted))
+            self.seconds.labels(route).observe_all(noted)
+        for stage, noted in self._spent.items():
+            self.stages.labels(stage).observe_all(noted)
+        self._answered.clear()
+        self._spent.clear()
 
     def serving(self, loaded: LoadedModel, before: LoadedModel | None) -> None:
         if before is not None:
@@ -81,6 +115,7 @@ class Metrics:
 
     def page(self) -> bytes:
         """In Prometheus' text format, over all workers."""
+        self.book()
         self.remember_memory()
         if os.environ.get(DIRECTORY):
             _forget_dead_workers(Path(os.environ[DIRECTORY]))

@@ -92,9 +92,8 @@ class Settings:
     max_neighbors: int = _setting(20_000, "most neighbours of all new nodes of one request", _count)
     max_recompute: int = _setting(200_000, "largest neighbourhood that an exact answer may recompute", _count)
     max_inflight: int = _setting(64, "requests that one worker has in hand; more are told to come back (429)", _count)
-    max_lag_seconds: float = _setting(
-        0.05, "a worker that runs this late sheds requests (429) before reading them", _seconds
-    )
+    late_inflight: int = _setting(16, "the same, while the worker runs late: those that it takes are answered soon", _count)
+    max_lag_seconds: float = _setting(0.01, "how late a worker may run, for longer than a moment", _seconds)
     batch_cost: int = _setting(4096, "new nodes and neighbours that are answered in one go", _count)
     inline_cost: int = _setting(512, "cost up to which a batch is answered without a thread", _from_zero)
     deadline_seconds: float = _setting(2.0, "longest wait for an answer; then 503", _seconds)

@@ -21,9 +21,11 @@ from service.admission import Admission
 from service.batching import Batcher
 from service.engine import NumpyEngine
 from service.errors import Refusal
+from service.heartbeat import Heartbeat
 from service.known import KnownNodes
 from service.loaded import LoadedModel
 from service.metrics import Metrics
+from service.outcome import Outcome
 from service.settings import Settings
 from sgformer import Answers, ExtendedAnswers, NeighborhoodTooLarge, NewNodes
 from tests.service.serving import in_thread, refused, until
@@ -93,7 +95,7 @@ def test_questions_that_come_together_are_answered_together_and_have_the_bits_of
 ) -> None:
     questions = [new(seed, [seed, seed + 1], 1 + seed % 3) for seed in range(12)]
 
-    async def all_at_once(batcher: Batcher) -> list[ExtendedAnswers]:
+    async def all_at_once(batcher: Batcher) -> list[Outcome]:
         return await asyncio.gather(*(batcher.ask(loaded, one, "exact", never) for one in questions))
 
     answers = run(Settings(inline_cost=inline_cost), all_at_once)
@@ -102,7 +104,6 @@ def test_questions_that_come_together_are_answered_together_and_have_the_bits_of
         alone = snapshot.extended(question)
         np.testing.assert_array_equal(answer.logits, alone.logits)
         np.testing.assert_array_equal(answer.embeddings, alone.embeddings)
-        np.testing.assert_array_equal(answer.recomputed, alone.recomputed)
 
 
 def test_a_batch_is_filled_by_cost(loaded: LoadedModel, engine: Watched) -> None:
@@ -123,7 +124,7 @@ def test_one_bad_question_fails_alone(loaded: LoadedModel, engine: Watched) -> N
 
     answers = run(Settings(), all_at_once)
     assert isinstance(answers[0], NeighborhoodTooLarge)
-    assert all(isinstance(one, ExtendedAnswers) for one in answers[1:])
+    assert all(isinstance(one, Outcome) for one in answers[1:])
     assert engine.batches == [3, 1, 1, 1]  # together, then each alone
 
 
@@ -164,7 +165,7 @@ def test_a_deadline_ends_the_wait_and_callers_that_have_gone_are_skipped(loaded:
     first, second, third = run(Settings(inline_cost=0, deadline_seconds=0.2), slow)
     assert [type(one) for one in (first, second)] == [Refusal, Refusal]
     assert first.code == "deadline"
-    assert isinstance(third, ExtendedAnswers)
+    assert isinstance(third, Outcome)
     assert engine.batches == [1, 1]  # the second question was never asked: its caller had given up
 
 
@@ -215,58 +216,105 @@ def test_everybody_who_asked_for_known_nodes_hears_that_the_engine_broke(loaded:
 
 def test_too_many_at_once_are_told_to_come_back() -> None:
     admission = Admission(Settings(max_inflight=2), Metrics())
-    with admission.answering():
-        with admission.answering(), pytest.raises(Refusal) as caught, admission.answering():
+    with admission.answering:
+        with admission.answering, pytest.raises(Refusal) as caught, admission.answering:
             pass
         assert (caught.value.status, caught.value.headers) == (429, {"retry-after": "1"})
-        with admission.answering():
+        with admission.answering:
             pass
 
 
 def test_bodies_that_trickle_in_take_no_place_but_are_not_without_number() -> None:
     admission = Admission(Settings(max_inflight=1), Metrics())
-    with ExitStack() as slow:
-        for _ in range(4):
-            slow.enter_context(admission.receiving())
-        with admission.answering():
+
+    async def trickle(done: asyncio.Event) -> None:
+        with admission.receiving:
+            await done.wait()
+
+    async def main() -> None:
+        done = asyncio.Event()
+        slow = [asyncio.create_task(trickle(done)) for _ in range(4)]
+        await asyncio.sleep(0)
+        with admission.answering:
             pass
-        with pytest.raises(Refusal), admission.receiving():
+        with pytest.raises(Refusal), admission.receiving:
             pass
-    with admission.receiving():
-        pass
+        done.set()
+        await asyncio.gather(*slow)
+        with admission.receiving:
+            pass
+
+    asyncio.run(main())
 
 
-def test_a_worker_that_runs_late_sheds_and_recovers() -> None:
-    admission = Admission(Settings(max_lag_seconds=0.05), Metrics())
+def test_a_body_that_does_not_come_is_given_up_and_another_cancellation_is_not_mistaken_for_that() -> None:
+    admission = Admission(Settings(body_seconds=0.05), Metrics())
 
-    def admits() -> bool:
-        try:
-            with admission.answering():
-                return True
-        except Refusal:
-            return False
+    async def trickle() -> None:
+        with admission.receiving:
+            await asyncio.sleep(60)
 
-    admitted = []
-    for late in (0.0, 0.2, 0.2, 0.2, 0.0):
-        admission.beat(late)
-        admitted.append(admits())
-    assert admitted == [True, True, True, False, True]  # one late beat may be the machine's
+    async def main() -> None:
+        old, cancelled = asyncio.create_task(trickle()), asyncio.create_task(trickle())
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.sleep(0.06)
+        young = asyncio.create_task(trickle())
+        await asyncio.sleep(0)
+        for _ in range(2):  # the second look finds it given up already
+            admission.beat(0.0)
+        results = await asyncio.gather(old, cancelled, asyncio.wait_for(young, 0.01), return_exceptions=True)
+        assert isinstance(results[0], Refusal)
+        assert results[0].status == 408
+        assert [type(one) for one in results[1:]] == [asyncio.CancelledError, TimeoutError]
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_runs_late_takes_fewer_until_nobody_had_to_be_refused_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    admission = Admission(Settings(max_lag_seconds=0.01, max_inflight=64, late_inflight=16), Metrics())
+    now = 100.0
+    monkeypatch.setattr("service.admission.time.monotonic", lambda: now)
+
+    def taken_of_a_crowd() -> int:
+        """A hundred at once."""
+        with ExitStack() as crowd:
+            for count in range(100):
+                try:
+                    crowd.enter_context(admission.answering)
+                except Refusal:
+                    return count
+        return 100
+
+    def beats(*late: float) -> None:
+        for one in late:
+            admission.beat(one)
+
+    beats(0.1, 0.1, 0.1, 0.1, 0.0)  # a hiccup
+    assert taken_of_a_crowd() == 64
+    beats(0.1, 0.1, 0.1, 0.1, 0.1)
+    assert taken_of_a_crowd() == 16
+    for _ in range(5):  # a crowd comes again and again: on time now, because it takes fewer
+        now += 0.5
+        beats(0.0)
+        assert taken_of_a_crowd() == 16
+    now += 1.1
+    beats(0.0)
+    assert taken_of_a_crowd() == 64
 
 
 def test_the_heartbeat_tells_how_late_the_event_loop_is() -> None:
     beats: list[float] = []
 
-    class Told(Admission):
-        def beat(self, late: float) -> None:
-            beats.append(late)
-
     async def main() -> None:
-        admission = Told(Settings(), Metrics())
-        admission.start()
+        heartbeat = Heartbeat(beats.append)
+        heartbeat.start()
         await asyncio.sleep(0.03)
         time.sleep(0.3)  # the event loop is held up
         await asyncio.sleep(0.03)
-        admission.stop()
+        heartbeat.stop()
 
     asyncio.run(main())
     assert max(beats) > 0.2

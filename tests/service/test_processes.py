@@ -51,9 +51,11 @@ def test_metrics_add_up_over_workers(store: Path) -> None:
         for _ in range(40):
             with httpx.Client(base_url=client.base_url) as fresh:  # a new connection may reach either worker
                 assert fresh.post("/predict", json={"nodes": [1]}).status_code == 200
+        counted = 'sgf_requests_total{code="200",route="/predict"} 40.0'
+        until(lambda: counted in client.get("/metrics").text)  # each worker books when its heart beats
         for _ in range(5):
             page = client.get("/metrics").text
-            assert 'sgf_requests_total{code="200",route="/predict"} 40.0' in page
+            assert counted in page
             assert 'sgf_request_duration_seconds_count{route="/predict"} 40.0' in page
         for name in (
             "sgf_ready 1.0",

@@ -1,0 +1,34 @@
+"""Metrics are booked in bulk, and say what booking one by one would."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+
+from service.metrics import SECONDS, BulkHistogram, Metrics
+
+DURATIONS = [0.0, 0.0004, 0.0005, 0.00051, 0.03, 0.025, 1.0, 2.5, 2.6, 1e9, 0.007, 0.007]
+
+
+def test_many_observations_at_once_are_the_same_as_one_by_one() -> None:
+    registries = CollectorRegistry(), CollectorRegistry()
+    bulk = BulkHistogram("seconds", "about", ["route"], buckets=SECONDS, registry=registries[0])
+    plain = Histogram("seconds", "about", ["route"], buckets=SECONDS, registry=registries[1])
+    bulk.labels("a").observe_all(DURATIONS[:5])
+    bulk.labels("a").observe_all(DURATIONS[5:])
+    for one in DURATIONS:
+        plain.labels("a").observe(one)
+    shown = [[line for line in generate_latest(one).decode().splitlines() if "_created" not in line] for one in registries]
+    assert shown[0] == shown[1]
+
+
+def test_what_was_noted_is_booked_once() -> None:
+    metrics = Metrics()
+    for status in (200, 200, 429):
+        metrics.answered("/predict", status, 0.002)
+    metrics.spent("parse", 0.0001)
+    for _ in range(2):
+        page = metrics.page().decode()
+        assert 'sgf_requests_total{code="200",route="/predict"} 2.0' in page
+        assert 'sgf_requests_total{code="429",route="/predict"} 1.0' in page
+        assert 'sgf_request_duration_seconds_count{route="/predict"} 3.0' in page
+        assert 'sgf_stage_duration_seconds_count{stage="parse"} 1.0' in page

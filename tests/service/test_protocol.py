@@ -1,0 +1,54 @@
+"""An answer leaves in one piece."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+from service.protocol import Together
+from tests.service.serving import in_processes
+
+
+class Sink(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1)})
+        self.sent: list[bytes] = []
+        self.closed_after: int | None = None
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]
+        self.sent.append(data)
+
+    def close(self) -> None:
+        self.closed_after = len(self.sent)
+
+
+def test_what_is_written_in_one_go_is_sent_in_one_piece() -> None:
+    async def main() -> None:
+        sink = Sink()
+        transport = Together(sink, asyncio.get_running_loop())
+        transport.write(b"head")
+        transport.write(b"body")
+        assert sink.sent == []
+        await asyncio.sleep(0)
+        assert sink.sent == [b"headbody"]
+        transport.write(b"more")
+        await asyncio.sleep(0)
+        assert sink.sent == [b"headbody", b"more"]
+        transport.write(b"last")
+        transport.close()
+        await asyncio.sleep(0)
+        assert (sink.sent[-1], sink.closed_after, len(sink.sent)) == (b"last", 3, 3)
+        assert transport.get_extra_info("peername") == ("127.0.0.1", 1)
+
+    asyncio.run(main())
+
+
+def test_the_service_sends_head_and_body_together(store: Path) -> None:
+    body = b'{"nodes": [1]}'
+    with in_processes(store) as running, socket.create_connection(("127.0.0.1", running.client.base_url.port)) as caller:
+        head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        caller.sendall(head % len(body) + body)
+        first = caller.recv(65536)
+        assert first.startswith(b"HTTP/1.1 200")
+        assert first.endswith(b"}]}")
