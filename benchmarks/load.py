@@ -1,14 +1,20 @@
-"""A load of HTTP requests from one process: raw sockets, prepared bytes, so that the generator is not what is measured."""
+"""A load of HTTP requests from one process: bare connections, prepared bytes. The generator is not what is measured."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import uvloop
+
+LATE_SECONDS = 5.0
+"""How long answers are waited for after the last request was sent."""
 
 
 @dataclass(frozen=True)
@@ -37,46 +43,88 @@ def request(body: bytes, path: str = "/predict", port: int = 80) -> bytes:
 
 def closed(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Load:
     """Every connection asks again as soon as it is answered."""
-    return asyncio.run(_run(port, requests, connections, seconds, None))
+    return uvloop.run(_run(port, requests, connections, seconds, None))
 
 
 def open_loop(port: int, requests: Sequence[bytes], connections: int, seconds: float, rate: float) -> Load:
     """Requests leave at a given rate, as far as a connection is free; a latency counts from the moment that one was sent."""
-    return asyncio.run(_run(port, requests, connections, seconds, rate))
+    return uvloop.run(_run(port, requests, connections, seconds, rate))
 
 
 async def _run(port: int, requests: Sequence[bytes], connections: int, seconds: float, rate: float | None) -> Load:
-    good: list[float] = []
-    bad: list[float] = []
-    statuses: dict[int, int] = {}
+    loop = asyncio.get_running_loop()
+    seen: list[tuple[int, float]] = []
     turns = itertools.cycle(requests)
+    callers = [Caller(turns, seen, again=rate is None) for _ in range(connections)]
+    for one in callers:
+        await loop.create_connection(lambda one=one: one, "127.0.0.1", port)  # type: ignore[misc]  # bound now
     start = time.perf_counter()
-    end = start + seconds
-    due = itertools.count()
-
-    async def caller() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        try:
-            while True:
-                if rate is not None and (wait := start + next(due) / rate - time.perf_counter()) > 0:
-                    await asyncio.sleep(wait)
-                asked = time.perf_counter()
-                if asked >= end:
-                    return
-                writer.write(next(turns))
-                status = await _answer(reader)
-                statuses[status] = statuses.get(status, 0) + 1
-                (good if status == 200 else bad).append(time.perf_counter() - asked)
-        finally:
-            writer.close()
-
-    await asyncio.gather(*(caller() for _ in range(connections)))
-    return Load(time.perf_counter() - start, np.array(good), statuses, np.array(bad))
+    if rate is None:
+        for one in callers:
+            one.ask()
+        await asyncio.sleep(seconds)
+    else:
+        await _ask_at_rate(callers, start, seconds, rate)
+    elapsed = time.perf_counter() - start
+    found = list(seen)
+    for one in callers:
+        one.again = False
+    await asyncio.wait_for(asyncio.gather(*(one.idle() for one in callers)), LATE_SECONDS)
+    for one in callers:
+        one.close()
+    good, bad = ([took for status, took in found if (status == 200) is fine] for fine in (True, False))
+    return Load(elapsed, np.array(good), dict(Counter(status for status, _ in found)), np.array(bad))
 
 
-async def _answer(reader: asyncio.StreamReader) -> int:
-    head = await reader.readuntil(b"\r\n\r\n")
-    lower = head.lower()
-    place = lower.index(b"content-length:") + 15
-    await reader.readexactly(int(lower[place : lower.index(b"\r\n", place)]))
-    return int(head[9:12])
+async def _ask_at_rate(callers: Sequence[Caller], start: float, seconds: float, rate: float) -> None:
+    asked = 0
+    while (now := time.perf_counter() - start) < seconds:
+        free = (one for one in callers if one.free)
+        while asked < now * rate and (one := next(free, None)) is not None:
+            one.ask()
+            asked += 1
+        asked = max(asked, int(now * rate) - len(callers))  # what no connection was free for is not made up for later
+        await asyncio.sleep(0.0005)
+
+
+class Caller(asyncio.Protocol):
+    """One connection, one question at a time."""
+
+    def __init__(self, turns: Iterator[bytes], seen: list[tuple[int, float]], again: bool) -> None:
+        self._turns, self._seen, self.again = turns, seen, again
+        self.free = True
+        self._received, self._expected = b"", 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: Any = transport
+
+    def ask(self) -> None:
+        self.free, self._asked = False, time.perf_counter()
+        self._transport.write(next(self._turns))
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if not self._expected:
+            end = self._received.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            head = self._received[:end].lower() + b"\r\n"
+            place = head.index(b"content-length:") + 15
+            self._expected = end + 4 + int(head[place : head.index(b"\r\n", place)])
+        if len(self._received) >= self._expected:
+            self._seen.append((int(self._received[9:12]), time.perf_counter() - self._asked))
+            self.free, self._received, self._expected = True, b"", 0
+            if self.again:
+                self.ask()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        if not self.free:
+            self._seen.append((0, time.perf_counter() - self._asked))
+            self.free = True
+
+    async def idle(self) -> None:
+        while not self.free:
+            await asyncio.sleep(0.01)
+
+    def close(self) -> None:
+        self._transport.close()
