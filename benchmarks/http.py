@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,8 +17,10 @@ import numpy as np
 
 from benchmarks.contest import duration
 from benchmarks.graphs import uniform
-from benchmarks.load import Load, closed, request
+from benchmarks.http_peers import PEERS, check_agreement, peer
+from benchmarks.load import Load, closed
 from benchmarks.result import Result
+from benchmarks.servers import Server, free_port, running
 from model_store import Contents, Store
 from sgformer import ModelConfig, SGFormer
 
@@ -29,12 +28,6 @@ CONNECTIONS, ROUNDS, SECONDS = 16, 7, 1.5
 FEATURES, CLASSES, DEGREE = 64, 10, 10
 SMALL, LARGE = 10_000, 1_000_000
 Bodies = list[bytes]
-
-
-@dataclass(frozen=True)
-class Server:
-    port: int
-    pid: int
 
 
 @dataclass
@@ -60,19 +53,22 @@ def predict() -> list[Result]:
         small, large = (publish(f"{root}/{nodes}", nodes) for nodes in (SMALL, LARGE))
         floor, plain = (stack.enter_context(_floor(name, large)) for name in ("floor", "plain"))
         ours, ours_small = (stack.enter_context(service(store)) for store in (large, small))
+        peers = {name: stack.enter_context(peer(name, large)) for name in PEERS}
         for claim, bodies, bar in (
             ("known node, batch 1", known(1), 1.0),
             ("known nodes, batch 100, with probabilities", known(100), 0.6),
             (f"exact new node, degree {DEGREE}, 2 layers, N = {LARGE:,}", new(LARGE), 0.4),
         ):
-            found = take_turns({"ours": ours, "floor": floor, "plain": plain}, bodies)
+            check_agreement(plain, (ours, *peers.values()), bodies[0])
+            found = take_turns({"ours": ours, "floor": floor, "plain": plain, **peers}, bodies)
             results.append(_at_least(f"{claim}: against the empty endpoint", found["ours"], found["floor"], bar))
             results.append(_at_least(f"{claim}: against a plain FastAPI handler", found["ours"], found["plain"], None))
+            results += [_at_least(f"{claim}: against {name}", found["ours"], found[name], None) for name in peers]
         pair = {"large": (ours, new(LARGE)), "small": (ours_small, new(SMALL))}
         both = {name: Measured([]) for name in pair}
         for _ in range(ROUNDS):
             for name, (server, bodies) in pair.items():
-                both[name].loads.append(closed(server.port, requests(bodies, server), CONNECTIONS, SECONDS))
+                both[name].loads.append(closed(server.port, server.requests(bodies), CONNECTIONS, SECONDS))
         ratio = both["small"].rate / both["large"].rate
         claim = f"exact new node over HTTP: time at N = {LARGE:,} against N = {SMALL:,}"
         results.append(Result(claim, str(both["large"]), str(both["small"]), ratio, "<= 1.2x", ratio <= 1.2))
@@ -86,7 +82,7 @@ def take_turns(servers: dict[str, Server], bodies: Bodies) -> dict[str, Measured
     found = {name: Measured([]) for name in servers}
     for round_number in range(ROUNDS + 1):
         for name, server in servers.items():
-            load = closed(server.port, requests(bodies, server), CONNECTIONS, SECONDS if round_number else 0.5)
+            load = closed(server.port, server.requests(bodies), CONNECTIONS, SECONDS if round_number else 0.5)
             if set(load.statuses) != {200}:
                 raise SystemExit(f"{name} answered {load.statuses}")
             if round_number:
@@ -133,51 +129,15 @@ def service(store: str, **settings: str) -> Iterator[Server]:
     )
     environ = {name: value for name, value in environ.items() if name != "SGF_DATA_ROOT"}
     command = [sys.executable, "-m", "service", "--store", store, "--port", str(port)]
-    with _running(command, port, environ) as found:
+    with running(command, port, environ) as found:
         yield found
 
 
 @contextmanager
 def _floor(name: str, store: str) -> Iterator[Server]:
     port = free_port()
-    with _running([sys.executable, "-m", "benchmarks.http_floors", name, str(port), store], port, dict(os.environ)) as found:
+    with running([sys.executable, "-m", "benchmarks.http_floors", name, str(port), store], port, dict(os.environ)) as found:
         yield found
-
-
-@contextmanager
-def _running(command: list[str], port: int, environ: dict[str, str]) -> Iterator[Server]:
-    environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) as process:
-        try:
-            _wait_for(port, process)
-            yield Server(port, process.pid)
-        finally:
-            process.terminate()
-
-
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 120
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            raise SystemExit(f"a server ended before it answered: {process.args!r}")
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            time.sleep(0.1)
-        else:
-            return
-    raise SystemExit(f"a server did not come up: {process.args!r}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def requests(bodies: Bodies, server: Server) -> list[bytes]:
-    return [request(body, port=server.port) for body in bodies]
 
 
 def _at_least(claim: str, ours: Measured, theirs: Measured, bar: float | None) -> Result:

@@ -11,13 +11,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import numpy as np
 import uvicorn
 from fastapi import FastAPI
 
-from model_store import Store
+from benchmarks.peers.model import Model
 from service.questions import Question
-from sgformer import NewNodes, probabilities
 
 
 def floor(_store: str) -> FastAPI:
@@ -31,34 +29,14 @@ def floor(_store: str) -> FastAPI:
 
 
 def plain(store: str) -> FastAPI:
-    app, (name,) = FastAPI(), Store(store).models()
-    snapshot = Store(store).model(name).open()
+    app, model = FastAPI(), Model(store)
 
     @app.post("/predict")
     async def predict(question: Question) -> dict[str, Any]:
-        found = []
-        if question.nodes:
-            answers = snapshot.known(np.array(question.nodes))
-            found += _told(question.nodes, probabilities(answers.logits, "multiclass"))
-        if question.new_nodes:
-            new = NewNodes.build(
-                np.array([node.features for node in question.new_nodes]),
-                [node.neighbors for node in question.new_nodes],  # type: ignore[misc]  # row numbers here, never texts
-                num_nodes=snapshot.manifest.sizes.nodes,
-                num_features=snapshot.manifest.config.in_features,
-            )
-            answers = snapshot.extended(new)
-            found += _told([node.id for node in question.new_nodes], probabilities(answers.logits, "multiclass"))
-        return {"predictions": found}
+        new_nodes = [(node.id, node.features, node.neighbors) for node in question.new_nodes]
+        return model.answers(question.nodes, new_nodes)  # type: ignore[arg-type]  # row numbers here, never texts
 
     return app
-
-
-def _told(ids: Any, shares: Any) -> list[dict[str, Any]]:
-    return [
-        {"node": node, "label": int(row.argmax()), "probabilities": row.tolist()}
-        for node, row in zip(ids, shares, strict=True)
-    ]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.contest import duration
-from benchmarks.http import SMALL, known, publish, requests, service
+from benchmarks.http import SMALL, known, publish, service
 from benchmarks.load import closed, open_loop
 from benchmarks.memory import status
 from benchmarks.result import Result
@@ -18,7 +18,7 @@ SECONDS, CONNECTIONS = 60.0, 64
 
 def overload() -> list[Result]:
     with tempfile.TemporaryDirectory() as root, service(publish(root, SMALL)) as server:
-        asked, port = requests(known(100), server), server.port
+        asked, port = server.requests(known(100)), server.port
         closed(port, asked, 16, 2.0)
         capacity = closed(port, asked, 16, 5.0).rate
         quiet = open_loop(port, asked, CONNECTIONS, 10.0, capacity / 2)
