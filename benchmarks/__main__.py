@@ -1,6 +1,6 @@
 """Runs the contests of all rooms, or of those named, and writes docs/benchmarks.md and .json; exits 1 if a bar is missed.
 
-python -m benchmarks [sgformer] [model_store] [training] [service] [overload]
+python -m benchmarks [sgformer] [model_store] [training] [service] [overload] [startup]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy
 import torch
 import torch_geometric
 
-from benchmarks import http, mathematics, overload, store, training
+from benchmarks import http, mathematics, overload, startup, store, training
 from benchmarks.peer import CLASSES, HIDDEN, LAYERS
 from benchmarks.result import Result
 
@@ -29,6 +29,7 @@ ROOMS: dict[str, tuple[Callable[[], list[Result]], ...]] = {
     "training": training.CONTESTS,
     "service": http.CONTESTS,
     "overload": overload.CONTESTS,
+    "startup": startup.CONTESTS,
 }
 HEAD = """# Benchmarks
 
@@ -46,9 +47,13 @@ Half of the nodes train and a quarter validates; in its last stages ours leaves 
 PyG's model computes all of them.""",
     "service": """One worker, everything on but the cache, 16 connections that ask again as soon as they are answered. The
 load comes from another process on the same two cores. The floor is an empty FastAPI endpoint that validates the same body
-with the same pydantic model and answers `{}`. Rates are answers per second, with quartiles over the rounds.""",
+with the same pydantic model and answers `{}`. MLServer, BentoML and LitServe have one worker, the same mathematics, and
+environments of their own; no request waits for others to make a batch (ours merges those that come at the same moment, and
+waits for none). Rates are answers per second, with quartiles over the rounds.""",
     "overload": """One worker; requests for 100 known nodes leave at a given rate over 64 connections from another process on
 the same two cores. A latency counts from the moment that a request is sent.""",
+    "startup": """From starting `sgf-serve` to its first answer, and in brackets the steps, each measured by itself in a
+process of its own; `verify` reads every byte. Private memory is anonymous memory (RssAnon).""",
 }
 
 

@@ -55,6 +55,9 @@ class Answering:
             loaded.release()
 
     async def _looked_up(self, cache: Cache, loaded: LoadedModel, question: Question, form: Form, gone: Gone) -> bytes:
+        if not cache.available:
+            self._metrics.cache_lookups.labels(cache.kind, "skipped").inc()
+            return await self._computed(loaded, question, form, gone)
         key = f"{loaded.id}:{loaded.version}:{form}:{question.digest()}"
         found = await cache.get(key)
         self._metrics.cache_lookups.labels(cache.kind, "miss" if found is None else "hit").inc()
@@ -72,14 +75,16 @@ class Answering:
             found = await self._batcher.ask(loaded, new_nodes(loaded, question), question.mode, gone)
             parts.append(([node.id for node in question.new_nodes], found))
         encoding.check_finite(parts)
-        computed = time.perf_counter()
-        self._metrics.spent("compute", computed - start)
+        answered = time.perf_counter()
+        seconds = sum(outcome.seconds for _, outcome in parts)
+        self._metrics.spent("compute", seconds)
+        self._metrics.spent("queue", answered - start - seconds)
         try:
             if form == "predictions":
                 return encoding.predictions_json(loaded, question, parts)
             return encoding.embeddings_npy(parts) if form == "npy" else encoding.embeddings_json(loaded, parts)
         finally:
-            self._metrics.spent("encode", time.perf_counter() - computed)
+            self._metrics.spent("encode", time.perf_counter() - answered)
 
     def _check_limits(self, question: Question) -> None:
         neighbors = sum(len(node.neighbors) for node in question.new_nodes)

@@ -7,6 +7,7 @@ batches are answered on the spot, which costs less than a hop to a thread and ba
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -148,7 +149,7 @@ class Batcher:
 
     def _answers(self, batch: Sequence[Waiting]) -> list[Outcome | Exception]:
         """One result or error per question: a question that fails is asked again alone, so that it fails alone."""
-        first = batch[0]
+        first, start = batch[0], time.perf_counter()
         try:
             merged = first.new if len(batch) == 1 else NewNodes.merged([question.new for question in batch])
             found = first.loaded.engine.extended(merged, first.mode, self._settings.max_recompute)
@@ -157,7 +158,7 @@ class Batcher:
         self._metrics.batch_nodes.observe(len(merged))
         for count in found.recomputed.tolist():
             self._metrics.recomputed.observe(count)
-        outcome = Outcome.of(found, first.loaded.config.task, found.exactness)
+        outcome = Outcome.of(found, first.loaded.config.task, start, found.exactness)
         return list(outcome.parts([len(question.new) for question in batch]))
 
 

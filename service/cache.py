@@ -26,6 +26,10 @@ ENTRY_BYTES = 300
 class Cache(Protocol):
     kind: str
 
+    @property
+    def available(self) -> bool:
+        """False while it is left alone after a failure: then nobody asks it."""
+
     async def get(self, key: str) -> bytes | None: ...
 
     def put(self, key: str, value: bytes) -> None:
@@ -43,7 +47,7 @@ def cache_for(settings: Settings, metrics: Metrics) -> Cache | None:
 class LocalCache:
     """The most recently used answers of this process, up to a number of bytes."""
 
-    kind = "local"
+    kind, available = "local", True
 
     def __init__(self, limit: int) -> None:
         self._limit, self._size = limit, 0
@@ -91,8 +95,6 @@ class RedisCache:
         self._putting: set[asyncio.Task[None]] = set()
 
     async def get(self, key: str) -> bytes | None:
-        if not self._available():
-            return None
         try:
             stored = await self._client.get(f"sgf:{key}")
         except Exception as error:  # whatever the client raises: the answer is computed instead
@@ -107,7 +109,7 @@ class RedisCache:
         return value
 
     def put(self, key: str, value: bytes) -> None:
-        if self._available() and len(self._putting) < MOST_PUTTING:
+        if self.available and len(self._putting) < MOST_PUTTING:
             task = asyncio.get_running_loop().create_task(self._put(key, value))
             self._putting.add(task)
             task.add_done_callback(self._putting.discard)
@@ -121,7 +123,8 @@ class RedisCache:
     async def close(self) -> None:
         await self._client.aclose()
 
-    def _available(self) -> bool:
+    @property
+    def available(self) -> bool:
         return time.monotonic() >= self._closed_until
 
     def _failed(self, error: Exception) -> None:

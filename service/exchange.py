@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import random
 import re
@@ -20,6 +21,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 JSON = "application/json"
 GZIP_FROM_BYTES = 1024
+THREAD_FROM_BYTES = 64 * 1024
+"""A larger answer is compressed in a thread: meanwhile others are answered."""
 _NO_GZIP = re.compile(rb"gzip\s*;\s*q=0(\.0*)?\s*(,|$)")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
@@ -56,7 +59,8 @@ class Exchange:
     async def reply(self, reply: Reply) -> None:
         content, headers = reply.content, [(b"content-type", reply.media_type.encode())]
         if len(content) >= GZIP_FROM_BYTES and _takes_gzip(self.headers.get(b"accept-encoding", b"")):
-            content = gzip.compress(content, 1)
+            in_thread = len(content) >= THREAD_FROM_BYTES
+            content = await asyncio.to_thread(gzip.compress, content, 1) if in_thread else gzip.compress(content, 1)
             headers += [(b"content-encoding", b"gzip"), (b"vary", b"accept-encoding")]
         headers += [(b"content-length", str(len(content)).encode()), (b"x-request-id", self.request_id.encode())]
         headers += [(name.encode(), value.encode()) for name, value in reply.headers.items()]

@@ -6,6 +6,7 @@ A few rows cost numpy as much as one. Answered on the event loop: even a thousan
 from __future__ import annotations
 
 import asyncio
+import time
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +46,8 @@ class KnownNodes:
 def _answer(asked: list[Asked]) -> None:
     try:
         rows = asked[0][1] if len(asked) == 1 else np.concatenate([rows for _, rows, _ in asked])
-        loaded = asked[0][0]
-        found = Outcome.of(loaded.engine.known(rows), loaded.config.task)
+        loaded, start = asked[0][0], time.perf_counter()
+        found = Outcome.of(loaded.engine.known(rows), loaded.config.task, start)
     except Exception as error:  # handed to those who wait
         for _, _, answer in asked:
             if not answer.done():

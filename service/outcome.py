@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,14 +27,18 @@ class Outcome:
     """exact or frozen."""
     finite: bool
     """Whether every number of the batch is one."""
+    seconds: float
+    """How long the whole batch took."""
 
     @classmethod
-    def of(cls, answers: Answers | ExtendedAnswers, task: Task, exactness: str = "exact") -> Outcome:
+    def of(cls, answers: Answers | ExtendedAnswers, task: Task, start: float, exactness: str = "exact") -> Outcome:
+        """`start` is when the batch began, by the clock that counts performance."""
         logits = answers.logits
-        finite = _is_finite(logits) and _is_finite(answers.embeddings)
+        finite = bool(np.isfinite(logits).all() and np.isfinite(answers.embeddings).all())
         with np.errstate(invalid="ignore"):  # a row that is not finite is refused before anybody sees its shares
             shares = None if task == "regression" else probabilities(logits, task)
-        return cls(answers.embeddings, logits, shares, logits.argmax(axis=1).tolist(), exactness, finite)
+        best = logits.argmax(axis=1).tolist()
+        return cls(answers.embeddings, logits, shares, best, exactness, finite, time.perf_counter() - start)
 
     def parts(self, lengths: Sequence[int]) -> Iterator[Outcome]:
         """Its rows, handed out again to the requests that asked."""
@@ -46,7 +49,8 @@ class Outcome:
         for length in lengths:
             own = slice(start, start + length)
             shares = None if self.shares is None else self.shares[own]
-            yield Outcome(self.embeddings[own], self.logits[own], shares, self.best[own], self.exactness, self.finite)
+            rows = self.embeddings[own], self.logits[own], shares, self.best[own]
+            yield Outcome(*rows, self.exactness, self.finite, self.seconds)
             start += length
 
     def row_that_is_not_finite(self) -> int | None:
@@ -55,7 +59,3 @@ class Outcome:
             return None
         fine = np.isfinite(self.logits).all(axis=1) & np.isfinite(self.embeddings).all(axis=1)
         return None if fine.all() else int(fine.argmin())
-
-
-def _is_finite(array: NDArray[Any]) -> bool:
-    return math.isfinite(np.add.reduce(array, axis=None, dtype=np.float64))  # a sum passes NaN and infinity on

@@ -11,6 +11,9 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+UNREAD_SECONDS = 30.0
+"""A client that reads nothing of its answer for so long is hung up on: answers that nobody reads would fill the memory."""
+
 
 class Together:
     """A transport that sends what was written since the event loop last came round. Everything else is the other's."""
@@ -18,6 +21,7 @@ class Together:
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
         self._written: list[bytes] = []
+        self._watch: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes) -> None:
         if not self._written:
@@ -35,6 +39,19 @@ class Together:
         if self._written:
             written, self._written = self._written, []
             self._transport.write(b"".join(written))
+            self._watch_unread()
+
+    def _watch_unread(self) -> None:
+        unread = self._transport.get_write_buffer_size()
+        if unread and self._watch is None:
+            self._watch = self._loop.call_later(UNREAD_SECONDS, self._look_again, unread)
+
+    def _look_again(self, before: int) -> None:
+        self._watch = None
+        if self._transport.get_write_buffer_size() >= before:
+            self._transport.abort()
+        else:
+            self._watch_unread()
 
 
 class Protocol(HttpToolsProtocol):

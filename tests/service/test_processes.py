@@ -126,3 +126,16 @@ def alive(parent: int) -> list[int]:
             if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text():
                 found.append(int(child))
     return found
+
+
+def test_the_example_asks_a_running_service(store: Path) -> None:
+    with in_processes(store) as (client, _process, _lines):
+        command = [sys.executable, str(Path(__file__).parents[2] / "examples" / "ask.py"), str(client.base_url)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    told = done.stdout.splitlines()
+    assert " version 1, snapshot " in told[0]
+    assert "node 'mine': " in told[3]
+    assert "(exact)" in told[3]
+    assert told[4] == "  embeddings of two nodes: (2, 8)"
+    assert "404 unknown_node" in told[5]
+    assert told[6] == "50 questions at once, answered by version 1"

@@ -6,6 +6,8 @@ import asyncio
 import socket
 from pathlib import Path
 
+import pytest
+
 from service.protocol import Together
 from tests.service.serving import in_processes
 
@@ -15,9 +17,17 @@ class Sink(asyncio.Transport):
         super().__init__({"peername": ("127.0.0.1", 1)})
         self.sent: list[bytes] = []
         self.closed_after: int | None = None
+        self.unread = 0
+        self.aborted = False
 
     def write(self, data: bytes) -> None:  # type: ignore[override]
         self.sent.append(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def abort(self) -> None:
+        self.aborted = True
 
     def close(self) -> None:
         self.closed_after = len(self.sent)
@@ -40,6 +50,24 @@ def test_what_is_written_in_one_go_is_sent_in_one_piece() -> None:
         await asyncio.sleep(0)
         assert (sink.sent[-1], sink.closed_after, len(sink.sent)) == (b"last", 3, 3)
         assert transport.get_extra_info("peername") == ("127.0.0.1", 1)
+
+    asyncio.run(main())
+
+
+def test_a_client_that_reads_nothing_is_hung_up_on_and_a_slow_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.protocol.UNREAD_SECONDS", 0.1)
+
+    async def main() -> None:
+        sink = Sink()
+        transport = Together(sink, asyncio.get_running_loop())
+        sink.unread = 1000
+        transport.write(b"answer")
+        for _ in range(30):  # slowly read
+            await asyncio.sleep(0.01)
+            sink.unread -= 1
+            assert not sink.aborted
+        await asyncio.sleep(0.3)
+        assert sink.aborted
 
     asyncio.run(main())
 
