@@ -49,9 +49,13 @@ class Exchange:
         given = self.headers.get(b"x-request-id", b"")
         self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"  # no secret
 
-    async def body(self, settings: Settings) -> bytes:
-        """The whole body, decompressed. Raises Refusal where it is too large, too slow, or not what its headers say."""
-        limit = settings.max_body_bytes
+    async def body(self, settings: Settings, most: int | None = None) -> bytes:
+        """The whole body, decompressed. Raises Refusal where it is too large, too slow, or not what its headers say.
+
+        Args:
+            most: bytes, where less than the usual limit will do.
+        """
+        limit = min(settings.max_body_bytes, most or settings.max_body_bytes)
         self._check_headers(limit)
         try:
             async with asyncio.timeout(settings.body_seconds):
@@ -109,6 +113,16 @@ class Exchange:
             if size > limit:
                 raise _too_large(limit)
         return b"".join(parts)
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """As if this body had not been read yet."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> MutableMapping[str, Any]:
+        return messages.pop() if messages else await receive()
+
+    return again
 
 
 def _takes_gzip(accepted: bytes) -> bool:

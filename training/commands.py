@@ -23,6 +23,7 @@ from sgformer import ConfigError
 from training import datasets
 from training.delivery import deliver
 from training.demo import prove
+from training.events import Pace
 from training.gate import Contestant, judge
 from training.labelled import UNUSED, LabelledGraph
 from training.lineage import Lineage
@@ -249,11 +250,13 @@ def _stop_signals() -> Iterator[list[int]]:
 def _progress(options: argparse.Namespace, data: LabelledGraph, training: TrainingConfig) -> Iterator[Any]:
     # disable=None: a bar for a person at a terminal, silence in a log file.
     hidden = True if options.json or options.quiet else None
+    pace = Pace()
     with tqdm(total=training.epochs, desc=data.name, unit="epoch", disable=hidden) as bar:
 
         def show(epoch: Epoch) -> None:
             bar.set_postfix({"loss": f"{epoch.loss:.3f}", data.metric: f"{epoch.validation:.4f}"}, refresh=False)
             bar.update()
-            options.events.tell("epoch", **asdict(epoch), epochs=training.epochs, metric=data.metric)
+            if pace.due() or epoch.number in (1, training.epochs):
+                options.events.tell("epoch", **asdict(epoch), epochs=training.epochs, metric=data.metric)
 
         yield show

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 Event = Literal["started", "data", "epoch", "published", "verdict", "activated", "finished", "stopped", "failed"]
+
+SHORTEST_SECONDS, LONGEST_SECONDS = 0.2, 10.0
+"""Between two epochs that are told: a hundredth of the time so far, within these."""
 
 
 class Events:
@@ -25,3 +29,17 @@ class Events:
         if self._handle is not None:
             line = {"event": event, "at": datetime.now(UTC).isoformat(timespec="milliseconds"), **facts}
             os.write(self._handle, json.dumps(line).encode() + b"\n")
+
+
+class Pace:
+    """Of the epochs: often enough to watch, and never so often that a run of a million fills the disk."""
+
+    def __init__(self) -> None:
+        self._start = self._last = time.monotonic()
+
+    def due(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < min(max(SHORTEST_SECONDS, (now - self._start) / 100), LONGEST_SECONDS):
+            return False
+        self._last = now
+        return True
