@@ -132,6 +132,10 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            return shaped(
+                Refusal("not_json", f"the body is not JSON: {first.get('ctx', {}).get('error', 'it cannot be read')}")
+            )
         where = ".".join(str(part) for part in first["loc"])
         return shaped(Refusal("invalid", f"{where}: {first['msg']}"))
 

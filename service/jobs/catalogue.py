@@ -17,8 +17,7 @@ class Catalogue:
         self._root = data_root
         spec = find_spec("training")
         package = Path(next(iter(spec.submodule_search_locations or [""]))) if spec else Path()
-        self.recipes = {path.stem: _dataset_of(path) for path in sorted((package / "recipes").glob("*.toml"))}
-        """The data set of each recipe."""
+        self.recipes = sorted(path.stem for path in (package / "recipes").glob("*.toml"))
         listed = package / "datasets" / "datasets.toml"
         self.datasets = list(tomllib.loads(listed.read_text())) if listed.is_file() else []
 
@@ -46,7 +45,3 @@ class Catalogue:
         if not found.is_relative_to(root):
             raise Refusal("invalid", f"{data!r} leads out of the data root", field="data")
         return found
-
-
-def _dataset_of(recipe: Path) -> str:
-    return str(tomllib.loads(recipe.read_text())["dataset"])

@@ -21,7 +21,7 @@ from service.settings import Settings
 PATIENCE_SECONDS = 1.0
 """How long a training that is told to stop may take before it is killed."""
 TAIL_BYTES, TAIL_LINES = 8192, 40
-_PATH = re.compile(r"(?<![\w.])(?:/[^\s/:'\"]+){2,}")
+_PATH = re.compile(r"(?<![\w./])(?:/[^\s/:'\"]+){2,}")
 
 
 class Supervision:

@@ -79,4 +79,5 @@ def test_keys(store: Path) -> None:
         refused(client.get("/models"), 401, "unauthorized")
         assert client.get("/health/ready").status_code == client.get("/metrics").status_code == 200
         refused(client.get("/admin/jobs", headers={"authorization": f"Bearer {KEY}"}), 403, "forbidden")
-        refused(client.get("/admin/jobs", headers={"authorization": f"Bearer {TOKEN}"}), 404, "not_found")
+        refused(client.get("/admin/nothing", headers={"authorization": f"Bearer {TOKEN}"}), 404, "not_found")
+        assert client.get("/admin/jobs", headers={"authorization": f"Bearer {TOKEN}"}).json() == {"jobs": []}
