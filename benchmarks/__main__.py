@@ -1,6 +1,6 @@
 """Runs the contests of all rooms, or of those named, and writes docs/benchmarks.md and .json; exits 1 if a bar is missed.
 
-python -m benchmarks [sgformer] [model_store] [training] [service] [overload]
+python -m benchmarks [sgformer] [model_store] [training] [service] [overload] [retraining]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy
 import torch
 import torch_geometric
 
-from benchmarks import http, mathematics, overload, store, training
+from benchmarks import http, mathematics, overload, retraining, store, training
 from benchmarks.peer import CLASSES, HIDDEN, LAYERS
 from benchmarks.result import Result
 
@@ -29,6 +29,7 @@ ROOMS: dict[str, tuple[Callable[[], list[Result]], ...]] = {
     "training": training.CONTESTS,
     "service": http.CONTESTS,
     "overload": overload.CONTESTS,
+    "retraining": retraining.CONTESTS,
 }
 HEAD = """# Benchmarks
 
@@ -49,6 +50,9 @@ load comes from another process on the same two cores. The floor is an empty Fas
 with the same pydantic model and answers `{}`. Rates are answers per second, with quartiles over the rounds.""",
     "overload": """One worker; requests for 100 known nodes leave at a given rate over 64 connections from another process on
 the same two cores. A latency counts from the moment that a request is sent.""",
+    "retraining": """One worker and its own job (20,000 nodes, 200,000 edges, one thread, idle priority); the load comes from
+another process, so that two cores have three things to do. Quiet and training turns of 5 s alternate; medians of their
+quantiles.""",
 }
 
 

@@ -7,7 +7,9 @@ import time
 
 from redis import Redis, RedisError
 from rq import Queue
+from rq.exceptions import NoSuchJobError
 from rq.job import Job as RqJob
+from rq.job import JobStatus
 from rq.serializers import JSONSerializer
 
 from service.errors import Refusal
@@ -24,6 +26,7 @@ QUEUE = "sgf"
 TASK = "service.jobs.worker.train"
 SPARE_SECONDS = 600
 """Beyond the limit of a training, which our own supervision keeps: RQ's limit is for a supervision that hangs."""
+FAILURE_SECONDS = 3600
 ABANDONED_SECONDS = 10.0
 """How long a running job's trainer may be silent while Redis answers."""
 
@@ -77,13 +80,18 @@ class RedisRunner:
                 job_id=job.id,
                 timeout=round(self._settings.training_seconds) + SPARE_SECONDS,
                 result_ttl=0,
+                failure_ttl=FAILURE_SECONDS,
             )
         except RedisError as error:
             LOG.warning("job %s waits for Redis (%s)", job.id, type(error).__name__)  # `attend` hands it out later
 
     def _is_handed_out(self, job: Job) -> bool:
+        """A job that RQ calls failed while it waits here is one whose worker was killed before it could begin."""
         try:
-            return bool(RqJob.exists(job.id, connection=self._queue.connection))
+            found = RqJob.fetch(job.id, connection=self._queue.connection, serializer=JSONSerializer)
+            return found.get_status() != JobStatus.FAILED
+        except NoSuchJobError:
+            return False
         except RedisError as error:
             raise Refusal("jobs_unavailable", "Redis, which keeps the jobs, does not answer") from error
 

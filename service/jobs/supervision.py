@@ -33,7 +33,7 @@ class Supervision:
         self._folder, self._training, self._settings = folder, training, settings
         self._place = 0
         self._last: dict[str, Any] = {}
-        self._stopping: tuple[State, str] | None = None
+        self._stopping: tuple[State, str | None] | None = None
         self._kill_at = 0.0
 
     @classmethod
@@ -51,9 +51,9 @@ class Supervision:
         alive = self._training is not None and self._training.alive()  # before its events: a dead one writes no more
         self._read_events()
         if not alive:
-            self.job = settled(self._ended(), self._settings)
+            self.job = settled(self._ended(cancel), self._settings)
         elif cancel and self._stopping is None:
-            self._stop("cancelled", "cancelled")
+            self._stop("cancelled", None)
         elif self._over_time() and self._stopping is None:
             limit = self._settings.training_seconds
             self._stop("failed", f"stopped after {limit:g} s, the limit of a training (SGF_TRAINING_SECONDS)")
@@ -61,7 +61,7 @@ class Supervision:
             self._send(signal.SIGKILL)
         return self.job
 
-    def _stop(self, state: State, reason: str) -> None:
+    def _stop(self, state: State, reason: str | None) -> None:
         self._stopping, self._kill_at = (state, reason), time.monotonic() + PATIENCE_SECONDS
         self._send(signal.SIGTERM)
 
@@ -82,20 +82,22 @@ class Supervision:
             self._last = json.loads(line)
             self.job = self.job.with_event(self._last)
 
-    def _ended(self) -> Job:
+    def _ended(self, cancel: bool) -> Job:
         last = self._last.get("event")
         if last == "finished":
             return self.job.ended("succeeded")
         if last == "failed":
             return self.job.ended("failed", without_paths(self.job.error or "it does not say why"))
         if self._stopping is not None:
-            state, reason = self._stopping
-            return self.job.ended(state, None if state == "cancelled" else reason)
+            return self.job.ended(*self._stopping)
+        if cancel:  # whoever stopped it died before it could say so
+            return self.job.ended("cancelled")
+        if last == "stopped":
+            return self.job.ended("failed", "somebody stopped the training process with a signal")
         code = None if self._training is None else self._training.exit_code
         how = "" if code is None else f" (signal {-code})" if code < 0 else f" (exit code {code})"
-        return self.job.ended(
-            "failed", f"the training process ended without a word{how}; it was killed, or the machine went down"
-        )
+        told = f"the training process ended without a word{how}: it was killed, or the machine went down"
+        return self.job.ended("failed", told)
 
 
 def settled(job: Job, settings: Settings) -> Job:

@@ -25,8 +25,8 @@ THREAD_LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class TrainingProcess:
-    def __init__(self, folder: Path, pid: int, process: subprocess.Popen[bytes] | None = None) -> None:
-        self._folder, self._pid, self._process = folder, pid, process
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes] | None = None) -> None:
+        self._folder, self._process = folder, process
 
     @classmethod
     def start(cls, folder: Path, arguments: list[str], settings: Settings, tied: bool = False) -> TrainingProcess:
@@ -51,15 +51,12 @@ class TrainingProcess:
         finally:
             os.close(held)
         _lower_priority(process.pid)
-        return cls(folder, process.pid, process)
+        return cls(folder, process)
 
     @classmethod
     def adopt(cls, folder: Path) -> TrainingProcess | None:
         """The process that somebody else started for this job; None where there is none any more."""
-        if not is_held(folder / LOCK):
-            return None
-        text = (folder / LOCK).read_text().strip()
-        return cls(folder, int(text)) if text else None
+        return cls(folder) if is_held(folder / LOCK) else None
 
     @property
     def exit_code(self) -> int | None:
@@ -73,8 +70,10 @@ class TrainingProcess:
 
     def signal(self, number: signal.Signals) -> None:
         """To all of its group. While the lock is held somebody of the group lives, so the number is still theirs."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._pid, number)
+        text = (self._folder / LOCK).read_text().strip()
+        if text:  # else its starter died between the two lines that start it and write this: it cannot be stopped
+            with suppress(ProcessLookupError):
+                os.killpg(int(text), number)
 
 
 def is_held(lock: Path) -> bool:

@@ -14,7 +14,8 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from rq import Queue, Worker
 from rq.serializers import JSONSerializer
@@ -29,10 +30,11 @@ from service.jobs.supervision import Supervision, log_tail
 from service.jobs.training_process import PR_SET_PDEATHSIG
 from service.settings import Settings, SettingsError
 
+Result = TypeVar("Result")
 LOG = logging.getLogger("service.worker")
 STEP_SECONDS, BEAT_SECONDS = 0.1, 1.0
-LAST_WORD_SECONDS = 600.0
-"""How long the end of a job is kept for a Redis that is away."""
+PATIENCE_SECONDS = 600.0
+"""How long the beginning or the end of a job waits for a Redis that is away."""
 RETRIES = 600
 """A second apart: how long RQ itself waits for Redis."""
 
@@ -61,7 +63,7 @@ def train(job_id: str) -> None:
     _die_with_worker()
     settings = Settings.from_env()
     ledger, folder = RedisLedger(settings), settings.store / FOLDER / job_id
-    job = ledger.claim(job_id)
+    job = _patiently(lambda: ledger.claim(job_id))
     if job is None:
         return
     LOG.info("job %s of %s is training", job.id, job.model)
@@ -69,7 +71,8 @@ def train(job_id: str) -> None:
         supervision = Supervision.start(job, folder, settings, tied=True)
     except (Refusal, OSError) as error:
         told = str(error) if isinstance(error, Refusal) else f"the training did not start: {error.strerror}"
-        _told_at_last(ledger, job.ended("failed", told), [], "")
+        failed = job.ended("failed", told)
+        _patiently(lambda: ledger.report(failed, [], ""))
         return
     cancel, beat_at = False, 0.0
     while supervision.job.active:
@@ -79,7 +82,7 @@ def train(job_id: str) -> None:
             cancel = _reported(ledger, job, supervision.lines, log_tail(folder)) or cancel
             beat_at = time.monotonic() + BEAT_SECONDS
         time.sleep(STEP_SECONDS)
-    _told_at_last(ledger, supervision.job, supervision.lines, log_tail(folder))
+    _patiently(lambda: ledger.report(supervision.job, supervision.lines, log_tail(folder)))
     LOG.info("job %s of %s: %s", job.id, job.model, supervision.job.state)
 
 
@@ -92,15 +95,16 @@ def _reported(ledger: RedisLedger, job: Job, lines: list[str], tail: str) -> boo
         return False
 
 
-def _told_at_last(ledger: RedisLedger, job: Job, lines: list[str], tail: str) -> None:
-    end = time.monotonic() + LAST_WORD_SECONDS
-    while time.monotonic() < end:
+def _patiently(step: Callable[[], Result]) -> Result:
+    """Again and again while Redis is away, within bounds: then the job is left to those who find it abandoned."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while True:
         try:
-            ledger.report(job, lines, tail)
-            return
-        except Refusal:
+            return step()
+        except Refusal as refusal:
+            if refusal.code != "jobs_unavailable" or time.monotonic() > end:
+                raise
             time.sleep(1.0)
-    LOG.error("job %s has %s, and Redis was away too long to be told", job.id, job.state)
 
 
 def _die_with_worker() -> None:

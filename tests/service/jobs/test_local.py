@@ -214,7 +214,7 @@ def test_a_service_that_is_killed_and_started_again_goes_on_with_its_jobs(folder
     with in_processes(store, data_root=root, training_seconds="2", **SETTINGS) as third:
         found = ended(third.client, job_id, 5)
         assert (found["state"], found["live"]) == ("failed", False)
-        assert found["error"].startswith("the training process ended without a word;")
+        assert found["error"].startswith("the training process ended without a word: it was killed")
         job_id = submit(third.client, overrides=FOR_EVER)
         found = ended(third.client, job_id)
         assert (found["state"], found["error"].split(",")[0]) == ("failed", "stopped after 2 s")
