@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import tempfile
 import time
@@ -18,7 +17,7 @@ from benchmarks.http import known, publish, requests, service
 from benchmarks.load import Load, open_loop
 from benchmarks.result import Result
 
-SECONDS, ROUNDS, CONNECTIONS, RATE = 5.0, 4, 16, 300.0
+SECONDS, ROUNDS, CONNECTIONS, RATE = 5.0, 5, 16, 300.0
 NODES, BAR = 10_000, 3.0
 TOKEN = secrets.token_hex(16)
 ADMIN = {"authorization": f"Bearer {TOKEN}"}
@@ -61,7 +60,7 @@ def _write_graph(folder: Path) -> None:
 def _training(client: httpx.Client) -> str:
     """A job whose epochs pass."""
     body = {"data": "graph.npz", "overrides": {"epochs": 1_000_000}, "activate": "never"}
-    job: str = _answer(client.post("/admin/retrain", content=json.dumps(body), headers=ADMIN))["job"]
+    job: str = _answer(client.post("/admin/retrain", json=body, headers=ADMIN))["job"]
     end = time.monotonic() + 120
     while _answer(client.get(f"/admin/jobs/{job}", headers=ADMIN))["epoch"] < 2:
         if time.monotonic() > end:

@@ -99,6 +99,10 @@ class Gateway:
             if exchange.path.startswith("/admin") and exchange.method == "POST":
                 # FastAPI would read a body of any size; this one is read within limits, and handed on.
                 receive = replayed(await exchange.body(self._settings, MAX_ADMIN_BYTES), receive)
+                scope["headers"] = [
+                    *scope["headers"],
+                    (b"content-type", b"application/json"),
+                ]  # where it says none; checked above
             await self._pages(scope, receive, counted)
         except Exception as error:  # every request gets an answer, here too
             reply = self._refused(exchange, error)

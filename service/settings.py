@@ -148,7 +148,10 @@ class Settings:
         if unknown:
             raise SettingsError(f"{unknown[0]} is not a setting, expected one of {', '.join(known)}")
         texts = {one.name: given.get(one.name) or environ.get(name) for name, one in known.items()}
-        return cls(**{name: _parsed(name, text) for name, text in texts.items() if text})
+        settings = cls(**{name: _parsed(name, text) for name, text in texts.items() if text})
+        if settings.jobs == "redis" and settings.redis_url is None:
+            raise SettingsError("SGF_JOBS is 'redis': expected SGF_REDIS_URL to say which")
+        return settings
 
     @property
     def jobs_in_redis(self) -> bool:
