@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -34,11 +35,12 @@ class Events:
 class Pace:
     """Of the epochs: often enough to watch, and never so often that a run of a million fills the disk."""
 
-    def __init__(self) -> None:
-        self._start = self._last = time.monotonic()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._start = self._last = clock()
 
     def due(self) -> bool:
-        now = time.monotonic()
+        now = self._clock()
         if now - self._last < min(max(SHORTEST_SECONDS, (now - self._start) / 100), LONGEST_SECONDS):
             return False
         self._last = now

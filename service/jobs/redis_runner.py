@@ -37,6 +37,7 @@ class RedisRunner:
         self._ledger = RedisLedger(settings)
         self._queue = Queue(QUEUE, connection=connected(settings, retries=0), serializer=JSONSerializer)
         self._silent_since: dict[str, float] = {}
+        self._counted: set[str] = set()
 
     def submit(self, submission: Submission, model: str, key: str | None) -> Job:
         wanted = Job.new(model, submission.asked())
@@ -68,9 +69,16 @@ class RedisRunner:
             elif job.state == "running":
                 self._metrics.training(job)
                 job = self._given_up(job) if self._is_abandoned(job) else job
-            if self._ledger.first_time(f"{job.id}:{job.state}"):
-                self._metrics.job_entered(job)
+            self._count(job)
         return any(job.active for job in jobs)
+
+    def _count(self, job: Job) -> None:
+        """Once over all services: the change was made by a worker, whose metrics nobody reads."""
+        what = f"{job.id}:{job.state}"
+        if what not in self._counted:
+            if self._ledger.first_time(what):
+                self._metrics.job_entered(job)
+            self._counted.add(what)
 
     def _hand_out(self, job: Job) -> None:
         try:
