@@ -127,7 +127,6 @@ def service(store: str, **settings: str) -> Iterator[Server]:
     environ = (
         dict(os.environ) | {"SGF_CACHE_BYTES": "0"} | {f"SGF_{name.upper()}": value for name, value in settings.items()}
     )
-    environ = {name: value for name, value in environ.items() if name != "SGF_DATA_ROOT"}
     command = [sys.executable, "-m", "service", "--store", store, "--port", str(port)]
     with running(command, port, environ) as found:
         yield found

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from model_store.errors import (
     DataError,
     InvalidName,
+    LiveVersionChanged,
     NothingToRollBackTo,
     ProbeError,
     SnapshotError,
@@ -35,6 +36,7 @@ __all__ = [
     "FileEntry",
     "History",
     "InvalidName",
+    "LiveVersionChanged",
     "Manifest",
     "ModelVersions",
     "NodeIds",

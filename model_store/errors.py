@@ -5,6 +5,7 @@ StoreError
 +-- UnknownModel           no such model in the store
 +-- UnknownVersion         no such version of the model, or none is live
 +-- NothingToRollBackTo    no earlier live version is left
++-- LiveVersionChanged     another version went live than the one that was expected to be
 +-- SnapshotError          a snapshot that must not be served: `.file` and `.reason`
 +-- ProbeError             an engine that does not answer its probes
 +-- DataError              what a user gave or left out: a graph, labels or weights that cannot be used, which model
@@ -30,6 +31,10 @@ class UnknownVersion(StoreError):  # noqa: N818
 
 
 class NothingToRollBackTo(StoreError):  # noqa: N818
+    pass
+
+
+class LiveVersionChanged(StoreError):  # noqa: N818
     pass
 
 

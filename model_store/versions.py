@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model_store import durable
-from model_store.errors import NothingToRollBackTo, SnapshotError, StoreError, UnknownVersion
+from model_store.errors import LiveVersionChanged, NothingToRollBackTo, SnapshotError, StoreError, UnknownVersion
 from model_store.history import Action, Event, History
 from model_store.layout import MANIFEST
+from model_store.leftovers import CURRENT, HISTORY, LOCK, PUBLISHING, REMOVING, lock_of, remove_leftovers
 from model_store.locks import exclusive, exclusive_unless_held
 from model_store.manifest import Manifest
 from model_store.names import checked_version, is_version
@@ -32,9 +33,7 @@ from model_store.snapshot import Snapshot, Verify, read_manifest
 if TYPE_CHECKING:
     from model_store.writer import Contents
 
-CURRENT, HISTORY, LOCK = "CURRENT", "HISTORY", ".lock"
 MAX_TEXT_BYTES = 64 * 2**20
-PUBLISHING, REMOVING = ".publishing-", ".removing-"
 
 
 @dataclass(frozen=True)
@@ -128,26 +127,41 @@ class ModelVersions:
                 durable.sync(self.folder)
         return version
 
-    def activate(self, version: int | str) -> None:
-        """Verifies a version, replays its probes, and makes it the live one."""
+    def activate(self, version: int | str, *, instead_of: int | None = None) -> None:
+        """Verifies a version, replays its probes, and makes it the live one.
+
+        Args:
+            instead_of: the version that must still be live, for whoever has compared the two.
+
+        Raises:
+            LiveVersionChanged: `instead_of` is not live any more.
+        """
         number = checked_version(version)
         with self.open(number) as snapshot:  # held until it is live: nobody can prune it meanwhile
             snapshot.replay()
             with exclusive(self.folder / LOCK):
                 self._mend()
+                if instead_of is not None:
+                    self._need_live(instead_of)
                 if self.live() != number:
                     self._make_live("activate", number)
 
-    def rollback(self) -> int:
+    def rollback(self, only_from: int | None = None) -> int:
         """Makes the version live that was live before this one and is still there; returns its number.
 
         Versions on the way that are gone or damaged are passed over.
 
+        Args:
+            only_from: the version to be left. Of many that find it bad at once, one rolls back.
+
         Raises:
             NothingToRollBackTo: there is none.
+            LiveVersionChanged: `only_from` is not live any more.
         """
         with exclusive(self.folder / LOCK):
             live = self._live_or_fail()
+            if only_from is not None:
+                self._need_live(only_from)
             there = set(self.versions())
             reasons = []
             for earlier in self.history().earlier(live):
@@ -172,7 +186,7 @@ class ModelVersions:
         if keep < 1:
             raise ValueError(f"keep is {keep}, expected at least 1: the newest version's number must not be given again")
         with exclusive(self.folder / LOCK):
-            leftovers = sum(_remove_leftover(path) for path in self._leftovers())
+            leftovers = remove_leftovers(self.folder)
             versions, live = self.versions(), self.live()
             way_back = [version for version in self.history().earlier(live) if version in versions]
             kept = {*versions[-keep:], live, *way_back[:1]}
@@ -184,7 +198,7 @@ class ModelVersions:
     def _staging(self) -> Iterator[Path]:
         """A folder to write into. Its lock lies beside it, so that the folder holds nothing but the snapshot."""
         staging = self.folder / f"{PUBLISHING}{secrets.token_hex(6)}"
-        lock = _lock_of(staging)
+        lock = lock_of(staging)
         with ExitStack() as held:
             held.callback(lock.unlink, missing_ok=True)
             with exclusive(self.folder / LOCK):  # so that `prune` never meets the folder before its lock is held
@@ -245,11 +259,10 @@ class ModelVersions:
         shutil.rmtree(hidden, ignore_errors=True)
         return True
 
-    def _leftovers(self) -> list[Path]:
-        """What publishing, pruning and going live hide here while they work; nothing else that begins with a dot."""
-        ours = (PUBLISHING, REMOVING, f".{CURRENT}-", f".{HISTORY}-")
-        found = (path for path in self.folder.iterdir() if path.name.startswith(ours))
-        return sorted({path.with_name(path.name.removesuffix(LOCK)) for path in found})
+    def _need_live(self, version: int) -> None:
+        """The caller holds the lock."""
+        if (live := self.live()) != version:
+            raise LiveVersionChanged(f"version {live or 'none'} of {self.name} is live by now, not {version}")
 
     def _live_or_fail(self) -> int:
         live = self.live()
@@ -274,21 +287,3 @@ def _text(path: Path) -> str | None:
         raise SnapshotError(path.name, f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise SnapshotError(path.name, f"cannot be read: {error}") from error
-
-
-def _lock_of(staging: Path) -> Path:
-    return staging.with_name(f"{staging.name}{LOCK}")
-
-
-def _remove_leftover(path: Path) -> bool:
-    """Removes what a dead process left; a publisher holds its lock as long as it lives."""
-    lock = _lock_of(path)
-    with exclusive_unless_held(lock) as ours:
-        if lock.exists() and not ours:
-            return False
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-        lock.unlink(missing_ok=True)
-    return True

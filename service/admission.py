@@ -31,6 +31,8 @@ class Admission:
         self.limit = settings.max_inflight
         self.answering = Answering(self)
         self.receiving = Receiving(self, settings)
+        self.receiving_orders = Receiving(self, settings, sheds=False)
+        """From an administrator, who may have come because of the crowd."""
 
     def beat(self, late: float) -> None:
         """The heartbeat came this late."""
@@ -43,6 +45,7 @@ class Admission:
         )
         self._metrics.queue_depth.set(self.inflight)
         self.receiving.give_up_on_slow_ones()
+        self.receiving_orders.give_up_on_slow_ones()
 
     def check(self) -> None:
         """Raises Refusal (429)."""
@@ -76,14 +79,15 @@ class Receiving:
     Raises Refusal: 429 at once, 408 where the body does not come.
     """
 
-    def __init__(self, admission: Admission, settings: Settings) -> None:
-        self._admission, self._seconds = admission, settings.body_seconds
+    def __init__(self, admission: Admission, settings: Settings, sheds: bool = True) -> None:
+        self._admission, self._seconds, self._sheds = admission, settings.body_seconds, sheds
         self._limit = RECEIVING * settings.max_inflight
         self._since: dict[asyncio.Task[object], float] = {}
         self._given_up: set[asyncio.Task[object]] = set()
 
     def __enter__(self) -> None:
-        self._admission.check()
+        if self._sheds:
+            self._admission.check()
         if len(self._since) >= self._limit:
             raise self._admission.shed("bodies")
         self._since[_task()] = time.monotonic()

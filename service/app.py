@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,11 @@ from service.batching import Batcher
 from service.cache import cache_for
 from service.gateway import Gateway
 from service.heartbeat import Heartbeat
+from service.jobs.attendant import Attendant
+from service.jobs.catalogue import Catalogue
+from service.jobs.local import FOLDER, LocalRunner
+from service.jobs.pages import admin_pages
+from service.jobs.runner import Runner
 from service.metrics import Metrics
 from service.pages import pages
 from service.rollout import Rollout
@@ -28,17 +34,23 @@ def create_app(settings: Settings) -> Gateway:
     log = logs.AccessLog(settings.access_log)
     heartbeat = Heartbeat(admission.beat, metrics.book, log.flush)
     batcher, cache = Batcher(settings, metrics), cache_for(settings, metrics)
+    runner = None if settings.admin_token is None else runner_for(settings, metrics)
+    attendant = None if runner is None else Attendant(runner, settings.store / FOLDER / "attendant.lock")
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         heartbeat.start()
         await rollout.start()
+        if attendant is not None:
+            attendant.start()
         gc.collect()
         gc.freeze()  # what was imported and loaded stays: no collection needs to walk over it again
         try:
             yield
         finally:
             heartbeat.stop()
+            if attendant is not None:
+                await asyncio.to_thread(attendant.stop)
             await batcher.close()
             await rollout.stop()
             if cache is not None:
@@ -47,8 +59,17 @@ def create_app(settings: Settings) -> Gateway:
             log.flush()
 
     answering = Answering(settings, metrics, batcher, cache)
-    other = pages(rollout, metrics, lifespan, bool(settings.api_keys))
-    return Gateway(settings, metrics, rollout, answering, admission, log, other)
+    admin = admin_pages(runner, Catalogue(settings.data_root), rollout)
+    others = pages(rollout, metrics, lifespan, bool(settings.api_keys), admin)
+    return Gateway(settings, metrics, rollout, answering, admission, log, others)
+
+
+def runner_for(settings: Settings, metrics: Metrics) -> Runner:
+    if not settings.jobs_in_redis:
+        return LocalRunner(settings, metrics)
+    from service.jobs.redis_runner import RedisRunner
+
+    return RedisRunner(settings, metrics)
 
 
 def app_from_env() -> Gateway:

@@ -24,6 +24,7 @@ STATUS: Mapping[str, int] = {
     "unknown_node": 404,
     "unknown_version": 404,
     "unknown_report": 404,
+    "unknown_job": 404,
     "method_not_allowed": 405,
     "not_acceptable": 406,
     "slow_body": 408,
@@ -38,6 +39,7 @@ STATUS: Mapping[str, int] = {
     "internal": 500,
     "not_ready": 503,
     "deadline": 503,
+    "jobs_unavailable": 503,
 }
 RETRY_SECONDS = 1
 LONGEST_MESSAGE = 400

@@ -107,6 +107,16 @@ class Exchange:
         return b"".join(parts)
 
 
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """As if this body had not been read yet."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> MutableMapping[str, Any]:
+        return messages.pop() if messages else await receive()
+
+    return again
+
+
 def _takes_gzip(accepted: bytes) -> bool:
     return b"gzip" in accepted and not _NO_GZIP.search(accepted)
 

@@ -14,7 +14,7 @@ from typing import Any
 from service.admission import Admission
 from service.answering import Answering, Form
 from service.errors import Refusal, refusal_for
-from service.exchange import Exchange, Receive, Reply, Scope, Send
+from service.exchange import Exchange, Receive, Reply, Scope, Send, replayed
 from service.logs import AccessLog
 from service.metrics import Metrics
 from service.rollout import Rollout
@@ -24,6 +24,7 @@ from service.settings import Settings
 LOG = logging.getLogger("service.gateway")
 NPY = "application/x-npy"
 ANSWERED_HERE = {"/predict", "/embed"}
+MAX_ADMIN_BYTES = 64 * 1024
 
 
 class Gateway:
@@ -42,7 +43,7 @@ class Gateway:
         self._settings, self._metrics = settings, metrics
         self._rollout, self._answering, self._admission = rollout, answering, admission
         self._security, self._log = Security(settings), log
-        self._pages = pages
+        self._pages, self._probation = pages, rollout.probation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -52,6 +53,8 @@ class Gateway:
         exchange = Exchange(scope, receive, send)
         if exchange.path in ANSWERED_HERE:
             reply = await self._answered(exchange)
+            if self._probation.watched is not None:
+                self._probation.answered(reply.status)
             await exchange.reply(reply)
             self._finished(exchange, exchange.path, reply.status, start, len(reply.content), reply.error)
             return
@@ -92,6 +95,12 @@ class Gateway:
 
         try:
             self._security.check(exchange.path, exchange.headers.get(b"authorization"))
+            if exchange.path.startswith("/admin") and exchange.method == "POST":
+                # FastAPI would read a body of any size; this one is read within limits, and handed on.
+                with self._admission.receiving_orders:
+                    body = await exchange.body(MAX_ADMIN_BYTES)
+                receive = replayed(body, receive)
+                scope["headers"] = [*scope["headers"], (b"content-type", b"application/json")]  # it said that, or nothing
             await self._pages(scope, receive, counted)
         except Exception as error:  # every request gets an answer, here too
             reply = self._refused(exchange, error)

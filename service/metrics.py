@@ -25,6 +25,7 @@ from prometheus_client import (
     values,
 )
 
+from service.jobs.record import Job
 from service.loaded import LoadedModel
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -78,6 +79,8 @@ class Metrics:
         self.edges = _gauge("sgf_graph_edges", "Edges of the served graph.", new, "livemax")
         self.ready = _gauge("sgf_ready", "1 where every worker has a version in service.", new, "livemin")
         self.memory = _gauge("sgf_process_peak_memory_bytes", "Highest resident memory.", new, "liveall")
+        self.retrain_jobs = Counter("sgf_retrain_jobs_total", "Retrainings that entered a state.", ["state"], registry=new)
+        self.retrain_epoch = _gauge("sgf_retrain_epoch", "Of the retraining under way.", new, "livemostrecent")
         self.build = _gauge("sgf_build_info", "Of this software.", new, "livemax", ["version"])
         self.build.labels(_version()).set(1)
         self.ready.set(0)
@@ -109,6 +112,13 @@ class Metrics:
         self.nodes.set(loaded.num_nodes)
         self.edges.set(loaded.snapshot.manifest.sizes.adjacency_entries // 2)
         self.ready.set(1)
+
+    def job_entered(self, job: Job) -> None:
+        """Called by whoever made the change, so that every state of a job is counted once over all workers."""
+        self.retrain_jobs.labels(job.state).inc()
+
+    def training(self, job: Job) -> None:
+        self.retrain_epoch.set(job.epoch)
 
     def remember_memory(self) -> None:
         self.memory.set(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

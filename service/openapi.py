@@ -47,7 +47,10 @@ def document(app: FastAPI, loaded: LoadedModel | None) -> dict[str, Any]:
     found["paths"]["/embed"] = {"post": _operation("embed", "Embeddings of the same nodes.", loaded, _json_answer() | npy)}
     for path in found["paths"].values():
         for operation in path.values():
-            operation["responses"] = _errors() | operation["responses"]
+            own = {
+                status: answer for status, answer in operation["responses"].items() if status != "422"
+            }  # FastAPI's is not ours
+            operation["responses"] = _errors() | own
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi import Path as PathParameter
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
@@ -25,7 +25,11 @@ _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 def pages(
-    rollout: Rollout, metrics: Metrics, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]], private: bool
+    rollout: Rollout,
+    metrics: Metrics,
+    lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
+    private: bool,
+    admin: APIRouter,
 ) -> FastAPI:
     """`private`: not everybody may ask, so the document shows no ids of the graph."""
     app = FastAPI(
@@ -40,6 +44,7 @@ def pages(
     _add_errors(app)
     _add_health(app, rollout)
     _add_models(app, rollout)
+    app.include_router(admin)
 
     @app.get("/", include_in_schema=False)
     async def home() -> RedirectResponse:
@@ -73,6 +78,7 @@ def _add_models(app: FastAPI, rollout: Rollout) -> None:
     def models() -> dict[str, Any]:
         serving = rollout.current() if rollout.ready else None
         answer: dict[str, Any] = {"serving": None, "failure": rollout.failure, "versions": []}
+        answer |= {"probation": rollout.probation.watched, "rolled_back": rollout.probation.rolled_back}
         if serving is not None:
             answer["serving"] = serving.head | {"engine": serving.engine_name, "loading_seconds": serving.seconds}
         try:
@@ -126,6 +132,10 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            return shaped(
+                Refusal("not_json", f"the body is not JSON: {first.get('ctx', {}).get('error', 'it cannot be read')}")
+            )
         where = ".".join(str(part) for part in first["loc"])
         return shaped(Refusal("invalid", f"{where}: {first['msg']}"))
 

@@ -2,7 +2,7 @@
 
 A version that went live in the store is opened, verified, warmed and asked its probes beside the one in service; then one
 assignment swaps them. Requests in flight finish on the old one, which closes after the last of them. A version that fails
-stays out, and is tried again later, less and less often.
+stays out, and is tried again later, less and less often; if it went live only just now, the store goes back (`probation`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from model_store import ModelVersions, Store, StoreError
 from service.errors import Refusal
 from service.loaded import LoadedModel, load
 from service.metrics import Metrics
+from service.probation import Probation
 from service.settings import Settings
 
 LOG = logging.getLogger("service.rollout")
@@ -37,6 +38,7 @@ class Live(NamedTuple):
 class Rollout:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings, self._metrics = settings, metrics
+        self.probation = Probation(settings, metrics)
         self._loaded: LoadedModel | None = None
         self._refused: str | None = None
         self._pause, self._again_at = 0.0, 0.0
@@ -90,14 +92,17 @@ class Rollout:
             return
         if self._loaded is not None and (live.version, live.snapshot) == (self._loaded.version, self._loaded.id):
             self._refused, self.failure = None, None
+            await asyncio.to_thread(self.probation.look, live.versions)
             return
         try:
             loaded = await asyncio.to_thread(load, live.versions, live.version, self._settings)
         except Exception as error:  # whatever it is: this version does not serve, the other one goes on
             self._leave_alone(live.snapshot)
-            self._note_failure(live.version, error)
+            told = self._note_failure(live.version, error)
+            await asyncio.to_thread(self.probation.refused, live.versions, live.version, told)
             return
         self._swap(loaded)
+        await asyncio.to_thread(self.probation.begin, live.versions, live.version)
 
     def _live(self) -> Live | None:
         versions = self.versions()
@@ -118,7 +123,7 @@ class Rollout:
         if before is not None:
             before.retire()
 
-    def _note_failure(self, version: int | None, error: Exception) -> None:
+    def _note_failure(self, version: int | None, error: Exception) -> str:
         # The store's own sentences name files of a snapshot; those of other libraries may name anything.
         shown = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}; the log has the details"
         told = {"version": version, "error": shown, "at": datetime.now(UTC).isoformat(timespec="seconds")}
@@ -128,6 +133,7 @@ class Rollout:
         elif self.failure is None or self.failure["error"] != told["error"]:
             LOG.warning("no version to serve: %s", error)
         self.failure = told
+        return shown
 
     def _why_not(self) -> str:
         if self.failure is None:

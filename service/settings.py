@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 Device = Literal["auto", "cpu", "cuda"]
 Backend = Literal["auto", "numpy", "torch", "onnx"]
+Jobs = Literal["auto", "local", "redis"]
 
 
 class SettingsError(ValueError):
@@ -40,6 +41,16 @@ def _seconds(text: str) -> float:
         value = -1.0
     if not 0 < value < 1e6:
         raise ValueError("expected a positive number of seconds")
+    return value
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 1:
+        raise ValueError("expected a share above 0, at most 1")
     return value
 
 
@@ -98,7 +109,9 @@ class Settings:
     inline_cost: int = _setting(512, "cost up to which a batch is answered without a thread", _from_zero)
     deadline_seconds: float = _setting(2.0, "longest wait for an answer; then 503", _seconds)
     body_seconds: float = _setting(10.0, "longest wait for a request's body; then 408", _seconds)
-    redis_url: str | None = _setting(None, "shared cache; empty: a cache in each process", _url, secret=True)
+    redis_url: str | None = _setting(
+        None, "shared cache, and jobs for sgf-worker; empty: a cache in each process, and local jobs", _url, secret=True
+    )
     redis_timeout_seconds: float = _setting(0.02, "longest that a request waits for Redis", _seconds)
     cache_bytes: int = _setting(64 * 2**20, "size of a process's own cache; 0 turns caching off", _from_zero)
     cache_ttl_seconds: float = _setting(3600.0, "how long Redis keeps an answer", _seconds)
@@ -107,6 +120,18 @@ class Settings:
     )
     api_keys: tuple[str, ...] = _setting((), "keys that may ask, by commas; empty: everybody may", _keys, secret=True)
     admin_token: str | None = _setting(None, "may use /admin; empty: /admin is off", _token, secret=True)
+    data_root: Path = _setting(Path("data"), "folder of the data that a retraining may use; nothing else is read", Path)
+    jobs: Jobs = _setting(
+        "auto", "who trains: local, redis (sgf-worker), or auto: redis where SGF_REDIS_URL is set", _one_of(Jobs)
+    )
+    training_seconds: float = _setting(86_400.0, "longest retraining; then it is stopped", _seconds)
+    training_threads: int = _setting(0, "threads of a retraining; 0: half of the cores", _from_zero)
+    auto_rollback: bool = _setting(True, "go back by itself from a version that fails soon after it went live", _switch)
+    probation_seconds: float = _setting(300.0, "how long after it went live a version may be left by itself", _seconds)
+    probation_answers: int = _setting(20, "answers of one worker before it judges a version by its failures", _count)
+    probation_failures: float = _setting(
+        0.2, "share of answers of one worker that fail (5xx) above which it goes back", _share
+    )
     access_log: bool = _setting(True, "one JSON line per request", _switch)
 
     @classmethod
@@ -118,12 +143,18 @@ class Settings:
         """
         environ = os.environ if environ is None else environ
         known = {variable(one.name): one for one in fields(cls)}
-        elsewhere = {"SGF_DATA_ROOT"}
-        unknown = sorted(name for name in environ if name.startswith("SGF_") and name not in known and name not in elsewhere)
+        unknown = sorted(name for name in environ if name.startswith("SGF_") and name not in known)
         if unknown:
             raise SettingsError(f"{unknown[0]} is not a setting, expected one of {', '.join(known)}")
         texts = {one.name: given.get(one.name) or environ.get(name) for name, one in known.items()}
-        return cls(**{name: _parsed(name, text) for name, text in texts.items() if text})
+        settings = cls(**{name: _parsed(name, text) for name, text in texts.items() if text})
+        if settings.jobs == "redis" and settings.redis_url is None:
+            raise SettingsError("SGF_JOBS is 'redis': expected SGF_REDIS_URL to say which")
+        return settings
+
+    @property
+    def jobs_in_redis(self) -> bool:
+        return self.jobs == "redis" or (self.jobs == "auto" and self.redis_url is not None)
 
     def resolved(self) -> dict[str, str]:
         """Every setting as text, by its variable; secrets hidden."""

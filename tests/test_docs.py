@@ -34,7 +34,7 @@ def test_every_make_target_of_the_readme_exists() -> None:
     assert set(re.findall(r"`make ([a-z]+)`", (ROOT / "README.md").read_text())) <= targets
 
 
-@pytest.mark.parametrize("room", ["sgformer", "model_store", "training", "service"])
+@pytest.mark.parametrize("room", ["sgformer", "model_store", "training", "service", "service/jobs"])
 def test_every_module_is_in_the_architecture_page(room: str) -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     helpers = {"__init__", "errors", "weights", "arrays", "torch_arrays"}

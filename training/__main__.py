@@ -12,6 +12,8 @@ exit codes: 0 done · 1 refused or failed · 2 wrong usage · 130 stopped by a s
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +25,9 @@ from sgformer import ConfigError, SgformerError
 from sgformer.config import FeatureTransform, GnnInput, Task
 from training import commands, tables
 from training.datasets import DATASETS
+from training.delivery import Mode
+from training.events import Events
+from training.refreshing import refresh_model
 from training.settings import recipe_names
 from training.splits import Shares
 
@@ -48,14 +53,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = {"refresh": refresh_parser, "table": tables.parser, "tune": tune_parser}.get(given[0] if given else "")
     options = parser().parse_args(given[1:]) if parser else train_parser().parse_args(given)
+    options.events = Events(getattr(options, "events", None))
+    options.events.tell("started", pid=os.getpid())
+    # Outside the loop, which has its own answer to signals, a signal clears away what is half written.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code: int = options.command(options)
     except (SgformerError, StoreError, OSError) as error:
+        options.events.tell("failed", error=str(error))
         print(f"sgf-train: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
-    except KeyboardInterrupt:  # outside the loop, which has its own answer to it
+    except KeyboardInterrupt:
+        options.events.tell("stopped")
         print("sgf-train: interrupted", file=sys.stderr)
         return commands.STOPPED
+    except Exception as error:  # a fault of ours: the traceback is for the log, the event for whoever waits
+        options.events.tell("failed", error=f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return code
 
 
@@ -63,8 +79,10 @@ def train_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("sgf-train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     _add_data(parser)
     _add_settings(parser)
+    parser.add_argument("--warm-start", action="store_true", help="begin with the live version's weights where shapes fit")
     parser.add_argument("--resume", action="store_true", help="go on where a stopped or killed run was")
     parser.add_argument("--checkpoint-every", type=float, default=30.0, metavar="SECONDS", help="how often a run is kept")
+    parser.add_argument("--no-checkpoint", action="store_true", help="keep nothing to resume from")
     parser.add_argument("--tune", type=at_least_one, metavar="N", help="search N settings first, by validation")
     parser.add_argument("--no-publish", action="store_true", help="train and score only")
     parser.add_argument("--states", choices=["float32", "float16"], default="float32", help="float16 halves the disk space")
@@ -93,11 +111,13 @@ def tune_parser() -> argparse.ArgumentParser:
 
 def refresh_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("sgf-train refresh", description="The same weights over new data, without training.")
-    parser.add_argument("--data", type=Path, required=True, metavar="PATH", help="the new graph.npz, or folder")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", type=Path, metavar="PATH", help="the new graph.npz, or folder")
+    source.add_argument("--dataset", metavar="NAME", help=f"one of {', '.join(DATASETS)}")
     parser.add_argument("--from", dest="source", type=int, metavar="VERSION", help="whose weights (default: the live one)")
     _add_store(parser)
     _add_output(parser)
-    parser.set_defaults(command=commands.refresh_model)
+    parser.set_defaults(command=refresh_model)
     return parser
 
 
@@ -116,7 +136,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         help=f"settings that were chosen for a data set: {', '.join(recipe_names())}; or a file.toml",
     )
     for name, (flag, kind, about) in SETTINGS.items():
-        parser.add_argument(flag, dest=name, type=kind, help=about)
+        flags = dict.fromkeys((flag, f"--{name.replace('_', '-')}"))  # programs know a setting by its name
+        parser.add_argument(*flags, dest=name, type=kind, help=about)
     parser.add_argument("--gnn-input", dest="gnn_input", choices=get_args(GnnInput), help="what the GCN reads")
     parser.add_argument(
         "--features", dest="feature_transform", choices=get_args(FeatureTransform), help="how features are normalised"
@@ -127,12 +148,21 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 def _add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", type=Path, default=default_store(), help="SGF_STORE")
     parser.add_argument("--model", default=default_model(), help="name in the store (SGF_MODEL)")
-    parser.add_argument("--activate", action="store_true", help="make the new version live")
+    parser.add_argument(
+        "--activate",
+        nargs="?",
+        const="always",
+        default="never",
+        choices=get_args(Mode),
+        help="make the new version live: always (the default where nothing is said), or if_better than the live one",
+    )
+    parser.add_argument("--job", metavar="ID", help="kept in the manifest: which job asked for this version")
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object and no progress")
     parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--events", type=Path, metavar="FILE", help="append what happens to this file, as JSON lines")
 
 
 def _split(text: str) -> int | Shares:

@@ -1,4 +1,4 @@
-"""What `sgf-train` does: train, refresh, table."""
+"""What `sgf-train` does: train and tune; `refreshing` and `tables` have the rest."""
 
 from __future__ import annotations
 
@@ -21,15 +21,19 @@ from model_store.names import checked_model
 from model_store.tables import published
 from sgformer import ConfigError
 from training import datasets
+from training.delivery import deliver
 from training.demo import prove
-from training.labelled import UNUSED, LabelledGraph, sha256_of
+from training.events import Pace
+from training.gate import Contestant, judge
+from training.labelled import UNUSED, LabelledGraph
+from training.lineage import Lineage
 from training.loop import Epoch, Stopped, TrainedModel, TrainingConfig, train
-from training.publishing import publish, refresh
+from training.publishing import publish
 from training.report import report
 from training.settings import Recipe, configurations, read_recipe, training_config, write_recipe
 from training.splits import HALF, random_split
 from training.tuning import FINAL_RUNS, FINALISTS, SEARCH_RUNS, Found, tune
-from training.user_data import read_user_data, read_user_graph
+from training.user_data import read_user_data
 
 STOPPED = 130
 
@@ -42,9 +46,9 @@ def train_model(options: argparse.Namespace) -> int:
     if options.tune:
         settings |= _tuned(options, data, settings)
     config, training = configurations(data, settings)
-    checkpoint = Path(options.store).parent / "training" / f"{name}.safetensors"
-    if checkpoint.exists() and not options.resume:
-        checkpoint.replace(checkpoint.with_suffix(".earlier.safetensors"))  # of a run that was stopped: not ours to lose
+    lineage = Lineage.of(Store(options.store), name, config, options.warm_start)
+    options.events.tell("data", **_about_data(data), settings=config.to_dict() | asdict(training), **lineage.to_dict())
+    checkpoint = _checkpoint(options, name)
     start = time.perf_counter()
     try:
         with _stop_signals() as stopping, _progress(options, data, training) as show:
@@ -57,42 +61,37 @@ def train_model(options: argparse.Namespace) -> int:
                 checkpoint_seconds=options.checkpoint_every,
                 resume=options.resume,
                 stop=lambda: bool(stopping),
+                start=lineage.start,
             )
     except Stopped:
-        sys.stderr.write(f"stopped; the same command with --resume goes on from {checkpoint}\n")
+        options.events.tell("stopped")
+        sys.stderr.write(
+            f"stopped; the same command with --resume goes on from {checkpoint}\n" if checkpoint else "stopped\n"
+        )
         return STOPPED
     seconds = time.perf_counter() - start
     result = _result(data, trained, seconds)
     if not options.no_publish:
-        result |= _publish(options, name, data, trained, training, seconds)
-    checkpoint.unlink(missing_ok=True)  # not before: a run that is killed while it publishes is still there
+        result |= _publish(options, name, data, trained, training, seconds, lineage)
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)  # not before: a run that is killed while it publishes is still there
     text = _text(data, trained, result)
     if data.name == "digits":
         proof = prove(trained.model, training.seed)
         result["new_node"] = proof.to_dict()
         text += f"\n\n{proof}"
-    _print(options, result, text)
+    options.events.tell("finished", result=result)
+    print_result(options, result, text)
     return 0
 
 
-def refresh_model(options: argparse.Namespace) -> int:
-    """The same weights over new data, which needs no labels."""
-    store, path = Store(options.store), options.data
-    graph, ids, features = read_user_graph(path)
-    name = options.model or store.only_model()
-    dataset = {"name": path.name, "sha256": sha256_of(graph)} | ({"features": list(features)} if features else {})
-    version = refresh(store, name, graph, version=options.source, node_ids=ids, dataset=dataset, activate=options.activate)
-    result = {
-        "model": name,
-        "version": version,
-        "nodes": graph.num_nodes,
-        "edges": graph.num_edges,
-        "live": options.activate,
-    }
-    _print(
-        options, result, f"{published(name, version, graph.num_nodes, options.activate)}; the weights are those of before"
-    )
-    return 0
+def _checkpoint(options: argparse.Namespace, name: str) -> Path | None:
+    if options.no_checkpoint:
+        return None
+    path: Path = options.store.parent / "training" / f"{name}.safetensors"
+    if path.exists() and not options.resume:
+        path.replace(path.with_suffix(".earlier.safetensors"))  # of a run that was stopped: not ours to lose
+    return path
 
 
 def _told_name(options: argparse.Namespace) -> str:
@@ -135,7 +134,9 @@ def search_settings(options: argparse.Namespace) -> int:
     )
     write_recipe(options.out, Recipe(options.out.stem, source, found.settings, text))
     result = {"recipe": str(options.out), "settings": found.settings, "validation": found.score, "trials": found.trials}
-    _print(options, result, f"{options.out}: validation {folds[0].metric} {found.score:.4f} after {found.trials} trials")
+    print_result(
+        options, result, f"{options.out}: validation {folds[0].metric} {found.score:.4f} after {found.trials} trials"
+    )
     return 0
 
 
@@ -161,33 +162,43 @@ def _publish(
     trained: TrainedModel,
     training: TrainingConfig,
     seconds: float,
+    lineage: Lineage,
 ) -> dict[str, Any]:
+    store = Store(options.store)
     regime = "full graph" if training.batch_nodes is None else "random partition, evaluated on the full graph"
     about = asdict(training) | {
         "regime": regime,
         "recipe": options.recipe,
         "best_epoch": trained.best.number,
         "seconds": seconds,
+        "split": data.drawn,
+        "job": options.job,
+        **lineage.to_dict(),
     }
-    about_data: dict[str, Any] = {"name": data.name, "sha256": data.sha256()}
-    if data.feature_names:
-        about_data["features"] = list(data.feature_names)
     scores = {f"{part}_{metric}": value for part, values in trained.scores.items() for metric, value in values.items()}
     version = publish(
         trained.model,
         data.graph,
-        store=Store(options.store),
+        store=store,
         name=name,
         node_ids=data.node_ids,
         class_names=data.class_names,
-        dataset=about_data,
+        dataset=_about_data(data),
         training=about,
         scores=scores,
         report=report(f"{name}: training report", data, trained, training),
         states=options.states,
-        activate=options.activate,
     )
-    return {"model": name, "version": version, "live": options.activate}
+    challenger = Contestant(trained.model.config, trained.model.weights())
+    outcome = deliver(
+        store.model(name), version, options.activate, lambda champion: judge(challenger, champion, data), options.events
+    )
+    return {"model": name, "version": version} | outcome
+
+
+def _about_data(data: LabelledGraph) -> dict[str, Any]:
+    about: dict[str, Any] = {"name": data.name, "sha256": data.sha256()}
+    return about | ({"features": list(data.feature_names)} if data.feature_names else {})
 
 
 def _result(data: LabelledGraph, trained: TrainedModel, seconds: float) -> dict[str, Any]:
@@ -211,10 +222,12 @@ def _text(data: LabelledGraph, trained: TrainedModel, result: dict[str, Any]) ->
     ]
     if "version" in result:
         lines.append(published(result["model"], result["version"], data.graph.num_nodes, result["live"]))
+    if "verdict" in result:
+        lines.append(result["verdict"]["reason"])
     return "\n".join(lines)
 
 
-def _print(options: argparse.Namespace, result: dict[str, Any], text: str) -> None:
+def print_result(options: argparse.Namespace, result: dict[str, Any], text: str) -> None:
     sys.stdout.write((json.dumps(result) if options.json else text) + "\n")
 
 
@@ -237,10 +250,13 @@ def _stop_signals() -> Iterator[list[int]]:
 def _progress(options: argparse.Namespace, data: LabelledGraph, training: TrainingConfig) -> Iterator[Any]:
     # disable=None: a bar for a person at a terminal, silence in a log file.
     hidden = True if options.json or options.quiet else None
+    pace = Pace()
     with tqdm(total=training.epochs, desc=data.name, unit="epoch", disable=hidden) as bar:
 
         def show(epoch: Epoch) -> None:
             bar.set_postfix({"loss": f"{epoch.loss:.3f}", data.metric: f"{epoch.validation:.4f}"}, refresh=False)
             bar.update()
+            if pace.due() or epoch.number in (1, training.epochs):
+                options.events.tell("epoch", **asdict(epoch), epochs=training.epochs, metric=data.metric)
 
         yield show

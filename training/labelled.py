@@ -31,6 +31,8 @@ class LabelledGraph:
     class_names: tuple[str, ...] | None = None
     node_ids: NodeIds | None = None
     feature_names: tuple[str, ...] | None = None
+    drawn: str | None = None
+    """The rule by which each node drew its own part of the split (`splits.steady_split`); None for any other split."""
 
     def __post_init__(self) -> None:
         labels = self.labels

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from training import tasks
 from training.batches import induced, random_partition
 from training.checkpoint import Checkpoint
 from training.labelled import PARTS, TRAIN, VALIDATION, LabelledGraph
+from training.warm_start import digest_of
 
 GRAPH_PARTS = ("graph_input", "graph_layers", "output")
 """Parameters with the weight decay of the graph branch, as the authors group them; all others have the attention's."""
@@ -85,6 +86,7 @@ def train(
     checkpoint_seconds: float = 30.0,
     resume: bool = False,
     stop: Callable[[], bool] = lambda: False,
+    start: Mapping[str, NDArray[Any]] | None = None,
 ) -> TrainedModel:
     """Trains a model. The same seed gives the same weights on one machine, also when it was killed and resumed.
 
@@ -92,8 +94,9 @@ def train(
         checkpoint: where the run is kept every `checkpoint_seconds`, at its end, and when `stop` says so (then `Stopped` is
             raised). Whoever has made use of the result may remove it.
         resume: go on from `checkpoint` if it is there.
+        start: tensors to begin with (`warm_start.fitting`); the others are drawn.
     """
-    run = _Run(config, data, training)
+    run = _Run(config, data, training, start or {})
     if resume and checkpoint is not None and checkpoint.exists():
         run.restore(Checkpoint.read(checkpoint, run.identity))
         for epoch in run.history:
@@ -113,12 +116,17 @@ def train(
 
 
 class _Run:
-    def __init__(self, config: ModelConfig, data: LabelledGraph, training: TrainingConfig) -> None:
+    def __init__(
+        self, config: ModelConfig, data: LabelledGraph, training: TrainingConfig, start: Mapping[str, NDArray[Any]]
+    ) -> None:
         torch.manual_seed(training.seed)
         self.model = SGFormer(config)
         self.model.fit_features(data.graph)
+        if start:
+            self.model.load_weights(self.model.weights() | dict(start))
         self.history: list[Epoch] = []
-        self.identity = {"config": config.to_dict(), "training": asdict(training), "data": data.sha256()}
+        self.identity: dict[str, Any] = {"config": config.to_dict(), "training": asdict(training), "data": data.sha256()}
+        self.identity["start"] = digest_of(start) if start else None
         self._data, self._training = data, training
         self._optimizer = _optimizer(self.model, training)
         self._labels = torch.from_numpy(data.labels)

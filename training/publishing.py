@@ -40,7 +40,9 @@ def publish(
     return store.publish(name, contents, **options)
 
 
-def refresh(store: Store, name: str, graph: Graph, *, version: int | None = None, **details: Any) -> int:
+def refresh(
+    store: Store, name: str, graph: Graph, *, version: int | None = None, job: str | None = None, **details: Any
+) -> int:
     """The weights of a version (by default the live one) over another graph: new sums and states, no training.
 
     `details` are those of `publish`; class names come along, scores do not: they were of the other graph.
@@ -58,7 +60,7 @@ def refresh(store: Store, name: str, graph: Graph, *, version: int | None = None
         raise DataError(f"the model was trained on the features {', '.join(before)}; the new data has {', '.join(now)}")
     model = SGFormer(manifest.config)
     model.load_weights({tensor: np.asarray(array) for tensor, array in weights.items()})
-    lineage = dict(manifest.training) | {"refreshed_from": {"version": number, "snapshot": manifest.snapshot}}
+    lineage = dict(manifest.training) | {"refreshed_from": {"version": number, "snapshot": manifest.snapshot}, "job": job}
     details = {"class_names": manifest.classes, "training": lineage, "states": manifest.sizes.states} | details
     return publish(model.eval(), graph, store=store, name=name, **details)
 

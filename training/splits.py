@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,33 @@ def random_split(labelled: NDArray[np.bool_], seed: int, shares: Shares = HALF) 
     validation = max(train + 1, round(len(nodes) * (shares[0] + shares[1])))
     test = round(len(nodes) * sum(shares))
     return from_nodes(len(labelled), order[:train], order[train:validation], order[validation:test])
+
+
+def steady_split(keys: NDArray[Any], labelled: NDArray[np.bool_], seed: int, shares: Shares = HALF) -> Split:
+    """Every node draws its own part, by a hash of its key: in data that has grown, a node has the part that it had before.
+
+    So what was held out from one version is held out from the next, and the two can be compared on it. The shares are kept
+    on average; one node at least trains and one validates.
+
+    Args:
+        keys: the nodes' ids, or their numbers.
+    """
+    chance = _chances(keys, seed)
+    split = np.digitize(chance, np.cumsum(shares)[:2]).astype(np.int8)
+    nodes = np.flatnonzero(labelled)
+    ranked = nodes[np.argsort(chance[nodes], kind="stable")]
+    for part, node in ((TRAIN, ranked[:1]), (VALIDATION, ranked[-1:])):
+        if not (split[nodes] == part).any():
+            split[node] = part
+    return np.where(labelled, split, UNUSED).astype(np.int8)
+
+
+def _chances(keys: NDArray[Any], seed: int) -> NDArray[np.float64]:
+    """A number in [0, 1) for every key, the same whatever else is there."""
+    salt = seed.to_bytes(8, "little")
+    texts = (str(key).encode() for key in keys.tolist()) if keys.dtype.kind == "i" else iter(keys.tolist())
+    digests = b"".join(hashlib.blake2b(text, digest_size=8, salt=salt).digest() for text in texts)
+    return np.frombuffer(digests, dtype="<u8") / 2.0**64
 
 
 def per_class_split(

@@ -20,7 +20,7 @@ from sgformer.config import Task
 from training import tasks
 from training.folder import Folder
 from training.labelled import TRAIN, UNUSED, VALIDATION, LabelledGraph
-from training.splits import HALF, Shares, from_nodes, random_split
+from training.splits import HALF, Shares, from_nodes, steady_split
 
 
 def read_user_data(path: Path, task: Task | None = None, shares: Shares = HALF, seed: int = 0) -> LabelledGraph:
@@ -44,15 +44,18 @@ def read_user_data(path: Path, task: Task | None = None, shares: Shares = HALF, 
     task = task or _told_task(labels)
     labels = _checked_labels(labels, file, task)
     labelled = labels >= 0 if task == "multiclass" else ~np.isnan(labels.reshape(len(labels), -1)).all(axis=1)
+    drawn = None
     if split is None:
-        split = random_split(labelled, seed, shares)
+        keys = np.arange(len(labels)) if file.node_ids is None else file.node_ids.arrays[0]
+        split = steady_split(keys, labelled, seed, shares)
+        drawn = f"{'/'.join(f'{share:g}' for share in shares)}, seed {seed}, by {'row' if file.node_ids is None else 'id'}"
     split = np.where(labelled, split, UNUSED).astype(np.int8)
     for part, number in (("training", TRAIN), ("validation", VALIDATION)):
         if not (split == number).any():
             raise DataError(f"{path.name}: the split has no labelled {part} nodes")
     names = file.class_names if task != "regression" else None
     return LabelledGraph(
-        path.stem, file.graph, labels, split, task, tasks.OF_TASK[task][0], names, file.node_ids, feature_names
+        path.stem, file.graph, labels, split, task, tasks.OF_TASK[task][0], names, file.node_ids, feature_names, drawn
     )
 
 

@@ -17,7 +17,6 @@ from model_store.__main__ import main
 from model_store.graph_file import read_graph_file
 from sgformer import NewNodes, SparseRows, probabilities
 
-pytestmark = pytest.mark.xdist_group("import")  # one process trains the model for all of them
 ROOT = Path(__file__).parent.parent.parent
 
 

@@ -32,10 +32,15 @@ def test_the_examples_of_the_document_work_when_pasted(client: httpx.Client) -> 
 def test_every_route_is_documented_with_its_errors(client: httpx.Client) -> None:
     document = client.get("/openapi.json").json()
     expected = {"/predict", "/embed", "/models", "/models/{version}", "/models/{version}/report", "/metrics"}
+    admin = {"retrain", "jobs", "jobs/{job_id}", "jobs/{job_id}/events", "jobs/{job_id}/cancel"}
+    admin |= {"models/activate", "models/rollback"}
+    expected |= {f"/admin/{path}" for path in admin}
     assert set(document["paths"]) == expected | {"/health/live", "/health/ready"}
     for path in document["paths"].values():
         for operation in path.values():
-            assert {"200", "404", "422", "429", "500", "503"} <= set(operation["responses"])
+            assert {"200", "202"} & set(operation["responses"])
+            assert {"404", "422", "429", "500", "503"} <= set(operation["responses"])
+            assert "ErrorAnswer" in str(operation["responses"]["422"])
     schemas = set(document["components"]["schemas"])
     assert {"Question", "NewNode", "PredictAnswer", "Prediction", "ErrorAnswer"} <= schemas
 

@@ -35,6 +35,8 @@ def test_variables_and_flags() -> None:
         ("SGF_REDIS_URL", "http://x:secret@y", "SGF_REDIS_URL is (hidden): expected redis://, rediss:// or unix://"),
         ("SGF_ADMIN_TOKEN", "short", "SGF_ADMIN_TOKEN is (hidden): expected at least 16 characters"),
         ("SGF_API_KEYS", "short", "SGF_API_KEYS is (hidden): expected keys of at least 16 characters, separated by commas"),
+        ("SGF_JOBS", "redis", "SGF_JOBS is 'redis': expected SGF_REDIS_URL to say which"),
+        ("SGF_PROBATION_FAILURES", "20", "SGF_PROBATION_FAILURES is '20': expected a share above 0, at most 1"),
         ("SGF_WORKRES", "2", "SGF_WORKRES is not a setting, expected one of SGF_STORE, SGF_MODEL"),
     ],
 )
@@ -79,4 +81,5 @@ def test_keys(store: Path) -> None:
         refused(client.get("/models"), 401, "unauthorized")
         assert client.get("/health/ready").status_code == client.get("/metrics").status_code == 200
         refused(client.get("/admin/jobs", headers={"authorization": f"Bearer {KEY}"}), 403, "forbidden")
-        refused(client.get("/admin/jobs", headers={"authorization": f"Bearer {TOKEN}"}), 404, "not_found")
+        refused(client.get("/admin/nothing", headers={"authorization": f"Bearer {TOKEN}"}), 404, "not_found")
+        assert client.get("/admin/jobs", headers={"authorization": f"Bearer {TOKEN}"}).json() == {"jobs": []}

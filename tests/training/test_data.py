@@ -86,7 +86,9 @@ def test_an_npz_without_a_split_gets_one(tmp_path: Path) -> None:
     labels[:4] = -1
     np.savez(tmp_path / "graph.npz", **user_arrays(y=labels, class_names=np.array(["a", "b", "c"])))
     data = read_user_data(tmp_path / "graph.npz", shares=(0.5, 0.25, 0.25), seed=1)
-    assert [len(data.nodes(part)) for part in (TRAIN, VALIDATION, TEST)] == [8, 4, 4]
+    assert sum(len(data.nodes(part)) for part in (TRAIN, VALIDATION, TEST)) == 16
+    assert min(len(data.nodes(part)) for part in (TRAIN, VALIDATION)) >= 1
+    assert data.drawn == "0.5/0.25/0.25, seed 1, by row"
     assert (data.split[:4] == UNUSED).all()
     assert data.class_names == ("a", "b", "c")
 

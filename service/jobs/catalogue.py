@@ -1,0 +1,47 @@
+"""What may be trained on and with: recipes, data sets, and what lies below the data root.
+
+Read from the files of the installed training package, which is not imported: a service without torch knows them too.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+from service.errors import Refusal
+
+
+class Catalogue:
+    def __init__(self, data_root: Path) -> None:
+        self._root = data_root
+        spec = find_spec("training")
+        package = Path(next(iter(spec.submodule_search_locations or [""]))) if spec else Path()
+        self.recipes = sorted(path.stem for path in (package / "recipes").glob("*.toml"))
+        listed = package / "datasets" / "datasets.toml"
+        self.datasets = list(tomllib.loads(listed.read_text())) if listed.is_file() else []
+
+    def check_recipe(self, name: str) -> None:
+        if name not in self.recipes:
+            raise Refusal(
+                "invalid", f"there is no recipe {name!r}, expected one of {', '.join(self.recipes)}", field="recipe"
+            )
+
+    def check_dataset(self, name: str) -> None:
+        if name not in self.datasets:
+            told = f"there is no data set {name!r}, expected one of {', '.join(self.datasets)}"
+            raise Refusal("invalid", told, field="dataset")
+
+    def path_of(self, data: str) -> Path:
+        """The file or folder below the data root that is meant. Raises Refusal for anything outside of it."""
+        wanted = Path(data)
+        if wanted.is_absolute() or ".." in wanted.parts or "\0" in data or not wanted.parts:
+            raise Refusal("invalid", "data must be a relative path below the data root, without '..'", field="data")
+        root = self._root.resolve()
+        try:
+            found = (root / wanted).resolve(strict=True)
+        except OSError:
+            raise Refusal("invalid", f"there is no {data!r} below the data root", field="data") from None
+        if not found.is_relative_to(root):
+            raise Refusal("invalid", f"{data!r} leads out of the data root", field="data")
+        return found

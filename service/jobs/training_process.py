@@ -1,0 +1,107 @@
+"""`python -m training` in a process group of its own, at the lowest priority.
+
+It holds a lock in its job's folder, inherited from whoever started it and given back by the kernel when it dies. So anybody
+can tell whether it lives without trusting process numbers, and take over its supervision from a process that died.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from model_store.locks import exclusive_unless_held
+from service.settings import Settings
+
+EVENTS, LOG, LOCK = "events.jsonl", "log.txt", "lock"
+PR_SET_PDEATHSIG = 1
+THREAD_LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class TrainingProcess:
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes] | None = None) -> None:
+        self._folder, self._process = folder, process
+
+    @classmethod
+    def start(cls, folder: Path, arguments: list[str], settings: Settings, tied: bool = False) -> TrainingProcess:
+        """`tied`: it dies with the thread that calls this; else it outlives us, and somebody adopts it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "training", *arguments, "--quiet", f"--events={folder / EVENTS}"]
+        held = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with (folder / LOG).open("ab") as log:
+                process = subprocess.Popen(  # noqa: S603  # a checked submission, and no shell
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=_environment(settings),
+                    start_new_session=True,
+                    pass_fds=(held,),
+                    preexec_fn=_dying_with(os.getpid()) if tied else None,  # tied callers have one thread
+                )
+            os.pwrite(held, b"%d\n" % process.pid, 0)
+        finally:
+            os.close(held)
+        _lower_priority(process.pid)
+        return cls(folder, process)
+
+    @classmethod
+    def adopt(cls, folder: Path) -> TrainingProcess | None:
+        """The process that somebody else started for this job; None where there is none any more."""
+        return cls(folder) if is_held(folder / LOCK) else None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None where it is not known: the process was somebody else's child."""
+        return None if self._process is None else self._process.poll()
+
+    def alive(self) -> bool:
+        if self._process is not None:
+            self._process.poll()  # so that it does not stay as a zombie
+        return is_held(self._folder / LOCK)
+
+    def signal(self, number: signal.Signals) -> None:
+        """To all of its group. While the lock is held somebody of the group lives, so the number is still theirs."""
+        text = (self._folder / LOCK).read_text().strip()
+        if text:  # else its starter died between the two lines that start it and write this: it cannot be stopped
+            with suppress(ProcessLookupError):
+                os.killpg(int(text), number)
+
+
+def is_held(lock: Path) -> bool:
+    with exclusive_unless_held(lock) as ours:
+        return not ours and lock.exists()
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """Ours without our settings: among them are secrets, which training does not need."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SGF_", "PROMETHEUS_"))}
+    threads = settings.training_threads or max(1, (os.cpu_count() or 1) // 2)
+    return environ | dict.fromkeys(THREAD_LIMITS, str(threads)) | {"SGF_DATA_ROOT": str(settings.data_root.resolve())}
+
+
+def _lower_priority(pid: int) -> None:
+    """Threads that come later inherit it. Where the system refuses, training competes like everybody else."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, 19)
+    with suppress(OSError, AttributeError):
+        os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+
+
+def _dying_with(parent: int) -> Callable[[], None]:
+    prctl = ctypes.CDLL(None).prctl
+
+    def set_up() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before we said so
+            os._exit(1)
+
+    return set_up

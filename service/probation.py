@@ -1,0 +1,83 @@
+"""The first minutes of a version that went live: where it fails, the store goes back to the one before it, by itself.
+
+Every worker judges by its own answers. Of several that find the same version bad one rolls back: the store compares and
+changes under its lock. A version that was reached by rolling back is not on probation, so nothing goes round in circles.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from model_store import LiveVersionChanged, ModelVersions, StoreError
+from service.metrics import Metrics
+from service.settings import Settings
+
+LOG = logging.getLogger("service.probation")
+
+
+class Probation:
+    """All methods but `answered` read the store, so they are called from threads, one at a time."""
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._settings, self._metrics = settings, metrics
+        self.watched: int | None = None
+        """The version on probation in this worker."""
+        self.rolled_back: dict[str, Any] | None = None
+        """What this worker did last, and why."""
+        self._answers, self._failures, self._ends_at = 0, 0, 0.0
+
+    def begin(self, versions: ModelVersions, version: int) -> None:
+        """A version was taken into service here."""
+        self._answers = self._failures = 0
+        left = self._seconds_left(versions, version)
+        self._ends_at = time.monotonic() + left
+        self.watched = version if left > 0 else None
+
+    def answered(self, status: int) -> None:
+        self._answers += 1
+        self._failures += status >= 500
+
+    def look(self, versions: ModelVersions) -> None:
+        """Leaves the version that is watched, or stops watching it."""
+        if self.watched is None:
+            return
+        answers, failures = self._answers, self._failures
+        if time.monotonic() > self._ends_at:
+            self.watched = None
+        elif answers >= self._settings.probation_answers and failures / answers > self._settings.probation_failures:
+            self._leave(versions, self.watched, f"{failures} of its first {answers} answers here failed")
+
+    def refused(self, versions: ModelVersions, version: int, reason: str) -> None:
+        """A version could not be taken into service here."""
+        if self._seconds_left(versions, version) > 0:
+            self._leave(versions, version, f"it could not be taken into service: {reason}")
+
+    def _seconds_left(self, versions: ModelVersions, version: int) -> float:
+        """Zero or less for a version that has been live for long, or that somebody rolled back to."""
+        if not self._settings.auto_rollback:
+            return 0.0
+        try:
+            events = versions.history().events
+        except (StoreError, OSError):
+            return 0.0
+        if not events or (events[-1].action, events[-1].version) != ("activate", version):
+            return 0.0
+        age = datetime.now(UTC) - datetime.fromisoformat(events[-1].at)
+        return self._settings.probation_seconds - age.total_seconds()
+
+    def _leave(self, versions: ModelVersions, bad: int, why: str) -> None:
+        self.watched = None
+        try:
+            now = versions.rollback(only_from=bad)
+        except LiveVersionChanged:
+            return  # another worker, or a person, was quicker
+        except (StoreError, OSError) as error:
+            LOG.error("version %s is bad (%s), and stays: %s", bad, why, error)
+            return
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        self.rolled_back = {"from": bad, "to": now, "why": why, "at": at}
+        self._metrics.swaps.labels("rolled_back").inc()
+        LOG.error("rolled back from version %s to %s: %s", bad, now, why)

@@ -1,0 +1,116 @@
+"""What tests of jobs share: a small graph to train on, a weak model that is live, and calls of /admin."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+from model_store import Store
+from tests.service.serving import until
+from tests.training.samples import labelled
+from training import publish
+from training.loop import TrainingConfig, train
+from training.settings import configurations
+from training.user_data import read_user_data
+
+TOKEN = "t" * 20
+ADMIN = {"authorization": f"Bearer {TOKEN}"}
+QUICK = {"hidden": 8, "epochs": 40, "learning_rate": 0.02}
+FOR_EVER = {"hidden": 8, "epochs": 1_000_000}
+
+
+def data_root(folder: Path) -> Path:
+    """graph.npz; shuffled.npz, whose labels mean nothing except where models are compared; a link that leads out."""
+    root = folder / "data"
+    root.mkdir()
+    data = labelled(nodes=400)
+    arrays = {"x": data.graph.features, "edge_index": data.graph.adjacency.edge_index(), "y": data.labels}
+    np.savez(root / "graph.npz", **arrays)
+    split = read_user_data(root / "graph.npz").split
+    mixed = np.where(split == 2, data.labels, np.random.default_rng(0).permutation(data.labels))
+    np.savez(root / "shuffled.npz", **(arrays | {"y": mixed, "split": split}))
+    (folder / "secret.npz").write_bytes((root / "graph.npz").read_bytes())
+    (root / "way_out.npz").symlink_to(folder / "secret.npz")
+    return root
+
+
+def weak_model(store: Path, root: Path) -> None:
+    """One epoch: anything is better."""
+    data = read_user_data(root / "graph.npz")
+    config, training = configurations(data, {"hidden": 8, "epochs": 1})
+    trained = train(config, data, TrainingConfig(epochs=training.epochs))
+    about = {"dataset": {"sha256": data.sha256()}, "training": {"split": data.drawn}}
+    publish(trained.model, data.graph, store=Store(store), name="demo", onnx=False, activate=True, **about)
+
+
+def submit(client: httpx.Client, key: str | None = None, **body: Any) -> str:
+    response = retrain(client, key, **body)
+    assert response.status_code == 202, response.text
+    job: str = response.json()["job"]
+    return job
+
+
+def retrain(client: httpx.Client, key: str | None = None, **body: Any) -> httpx.Response:
+    headers = ADMIN | ({"idempotency-key": key} if key else {})
+    return client.post("/admin/retrain", json={"data": "graph.npz"} | body, headers=headers)
+
+
+def job(client: httpx.Client, job_id: str) -> dict[str, Any]:
+    response = client.get(f"/admin/jobs/{job_id}", headers=ADMIN)
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def cancelled(client: httpx.Client, job_id: str) -> None:
+    assert client.post(f"/admin/jobs/{job_id}/cancel", headers=ADMIN).status_code == 200
+    assert ended(client, job_id)["state"] == "cancelled"
+
+
+def ended(client: httpx.Client, job_id: str, seconds: float = 60) -> dict[str, Any]:
+    until(lambda: job(client, job_id)["state"] not in ("queued", "running"), seconds)
+    return job(client, job_id)
+
+
+def trains(client: httpx.Client, job_id: str) -> dict[str, Any]:
+    """Waits until its epochs pass."""
+    until(lambda: job(client, job_id)["epoch"] > 0, seconds=60)
+    return job(client, job_id)
+
+
+def events(client: httpx.Client, job_id: str, after: int = 0) -> list[tuple[str, str, dict[str, Any]]]:
+    """Everything that the stream tells until it ends: number, name, content."""
+    found = []
+    with client.stream("GET", f"/admin/jobs/{job_id}/events", headers=ADMIN | {"last-event-id": str(after)}) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        for block in response.read().decode().split("\n\n"):
+            if not block or block.startswith(":"):
+                continue
+            fields = dict(line.split(": ", 1) for line in block.splitlines())
+            found.append((fields.get("id", ""), fields["event"], json.loads(fields["data"])))
+    return found
+
+
+def training_processes(job_id: str) -> list[int]:
+    """Everything that runs for this job, told from the command lines of all processes."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                command = (path / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if f"--job={job_id}".encode() in command:
+                found.append(int(path.name))
+    return found
+
+
+def seconds_until(condition: Any, most: float = 20) -> float:
+    start = time.monotonic()
+    until(condition, most)
+    return time.monotonic() - start

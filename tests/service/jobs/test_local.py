@@ -1,0 +1,226 @@
+"""Retraining as a user does it: real processes, two workers, nothing but the service."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from model_store import Store
+from tests.service.jobs.retraining import (
+    ADMIN,
+    FOR_EVER,
+    QUICK,
+    TOKEN,
+    cancelled,
+    data_root,
+    ended,
+    events,
+    job,
+    retrain,
+    seconds_until,
+    submit,
+    training_processes,
+    trains,
+    weak_model,
+)
+from tests.service.serving import Running, in_processes, refused, until
+from tests.service.test_processes import alive
+
+SETTINGS = {"admin_token": TOKEN, "model": "demo", "cache_known": "true"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("retraining")
+    weak_model(folder / "models", data_root(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def running(folder: Path) -> Iterator[Running]:
+    with in_processes(folder / "models", 2, data_root=str(folder / "data"), **SETTINGS) as found:
+        yield found
+
+
+def test_a_retraining_under_load_is_watched_judged_and_taken_over(running: Running, folder: Path) -> None:
+    """Predict, retrain over HTTP while a load runs, events, gate, swap in all workers; no request fails."""
+    client = running.client
+    question = {"nodes": [3, 5], "embeddings": True}
+    before = client.post("/predict", json=question).json()
+    assert client.post("/predict", json=question).json() == before, "from the cache"
+    seen: Counter[tuple[int, int]] = Counter()
+    stop = threading.Event()
+
+    def load() -> None:
+        while not stop.is_set():
+            with httpx.Client(base_url=client.base_url, timeout=30) as own:
+                for _ in range(10):
+                    response = own.post("/predict", json=question)
+                    seen[response.status_code, response.json().get("version", 0)] += 1
+                    stop.wait(0.01)
+
+    callers = [threading.Thread(target=load) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    try:
+        job_id = submit(client, overrides=QUICK, warm_start=True)
+        told = events(client, job_id)
+        until(lambda: seen[200, 2] > 100)
+    finally:
+        stop.set()
+        for caller in callers:
+            caller.join(timeout=20)
+    assert set(seen) == {(200, 1), (200, 2)}, "every request was answered, by one version or the other"
+    for _ in range(20):
+        with httpx.Client(base_url=client.base_url) as fresh:
+            after = fresh.post("/predict", json=question).json()
+            assert after["version"] == 2, "in all workers, and the cache has forgotten"
+            assert after["predictions"] != before["predictions"]
+    assert [name for _, name, _ in told][:2] == ["started", "data"]
+    assert [name for _, name, _ in told][-5:] == ["published", "verdict", "activated", "finished", "end"]
+    assert [number for number, _, _ in told[:-1]] == [str(number) for number in range(1, len(told))]
+    assert events(client, job_id, after=len(told) - 2) == told[-2:], "a reader that lost the connection goes on"
+    found = job(client, job_id)
+    manifest = Store(folder / "models").model("demo").manifest(2)
+    assert (found["state"], found["version"], found["parent"], found["live"]) == ("succeeded", 2, 1, True)
+    assert found["snapshot"] == manifest.snapshot
+    assert found["data"]["sha256"] == manifest.dataset["sha256"]
+    assert found["settings"]["learning_rate"] == 0.02
+    assert found["warm_start"]["fresh"] == []
+    assert manifest.training["job"] == job_id
+    assert found["verdict"]["comparison"]["difference"] > 2 * found["verdict"]["comparison"]["standard_error"]
+    assert found["verdict"]["fair"] is True
+    assert "published demo 2" in found["log_tail"]
+    assert str(folder) not in str(found)
+    page = client.get("/metrics").text
+    for state in ("queued", "running", "succeeded"):
+        assert f'sgf_retrain_jobs_total{{state="{state}"}} 1.0' in page
+    assert "sgf_retrain_epoch 40.0" in page
+
+
+def test_a_challenger_that_was_made_worse_stays_out_and_the_job_says_why(running: Running, folder: Path) -> None:
+    assert ended(running.client, submit(running.client, overrides=QUICK, activate="always"))["live"]  # a champion that knows
+    found = ended(running.client, submit(running.client, data="shuffled.npz", overrides=QUICK))
+    versions = Store(folder / "models").model("demo")
+    assert (found["state"], found["live"], versions.live()) == ("succeeded", False, found["parent"])
+    comparison = found["verdict"]["comparison"]
+    assert comparison["challenger"] < comparison["champion"]
+    assert comparison["losses"] > comparison["wins"]
+    assert found["verdict"]["reason"].startswith(f"not better than version {found['parent']}: accuracy 0.")
+    assert found["version"] in versions.versions(), "published, for whoever wants to look at it"
+
+
+def test_one_key_makes_one_job_and_another_request_has_to_wait(running: Running) -> None:
+    client = running.client
+    found: list[str] = []
+    callers = [
+        threading.Thread(target=lambda: found.append(submit(client, "nightly", overrides=FOR_EVER, activate="never")))
+        for _ in range(10)
+    ]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(timeout=30)
+    (job_id,) = set(found)
+    assert len(found) == 10
+    other = retrain(client, overrides=QUICK)
+    assert job_id in refused(other, 409, "conflict")
+    assert other.json()["details"] == {"job": job_id}
+    refused(retrain(client, "nightly", overrides=QUICK), 409, "conflict")
+    trains(client, job_id)
+    (pid,) = training_processes(job_id)
+    assert os.getpgid(pid) == pid, "a group of its own"
+    assert os.getpriority(os.PRIO_PROCESS, pid) == 19
+    assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+    environ = Path(f"/proc/{pid}/environ").read_text()
+    assert "OMP_NUM_THREADS=1" in environ.replace("\0", "\n").split("\n")
+    assert TOKEN not in environ
+    assert client.post(f"/admin/jobs/{job_id}/cancel", headers=ADMIN).json()["cancel_requested"] is True
+    assert seconds_until(lambda: not training_processes(job_id)) < 2
+    assert ended(client, job_id, 2)["state"] == "cancelled"
+    assert submit(client, "nightly", overrides=FOR_EVER, activate="never") == job_id, "the key stays the job's"
+    refused(client.post(f"/admin/jobs/{submit_done(client)}/cancel", headers=ADMIN), 409, "conflict")
+
+
+def submit_done(client: httpx.Client) -> str:
+    """A job that has succeeded: the live weights over the same data."""
+    job_id = submit(client, refresh=True, activate="never")
+    found = ended(client, job_id)
+    assert (found["state"], found["live"]) == ("succeeded", False), found
+    return job_id
+
+
+def test_a_training_that_is_killed_has_failed_and_the_next_one_runs(running: Running) -> None:
+    client = running.client
+    job_id = submit(client, overrides=FOR_EVER)
+    trains(client, job_id)
+    for pid in training_processes(job_id):
+        os.kill(pid, signal.SIGKILL)
+    found = ended(client, job_id, 5)
+    assert (found["state"], found["version"], found["live"]) == ("failed", None, False)
+    assert found["error"].startswith("the training process ended without a word (signal 9)")
+    live = client.get("/health/ready").json()["version"]
+    job_id = submit(client, refresh=True, activate="if_better")
+    found = ended(client, job_id)
+    assert (found["state"], found["live"], found["parent"]) == ("succeeded", True, live)
+    assert found["verdict"]["reason"] == "the weights are those of the live version"
+
+
+def test_a_worker_that_is_killed_while_it_attends_is_followed_by_another(running: Running) -> None:
+    client, parent = running.client, running.process.pid
+    job_id = submit(client, overrides=FOR_EVER)
+    trains(client, job_id)
+    for pid in alive(parent):  # one of them attends; the training must outlive it
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: len(alive(parent)) == 2, seconds=60)
+    until(lambda: client.get("/health/ready").status_code == 200)
+    before = job(client, job_id)
+    assert before["state"] == "running"
+    until(lambda: job(client, job_id)["epoch"] > before["epoch"])
+    cancelled(client, job_id)
+    assert not training_processes(job_id)
+
+
+def test_rolling_back_is_one_call(running: Running, folder: Path) -> None:
+    client = running.client
+    live = client.get("/health/ready").json()["version"]
+    told = client.post("/admin/models/rollback", headers=ADMIN)
+    assert told.json() == {"model": "demo", "live": told.json()["live"], "before": live}
+    assert client.post("/admin/models/activate", json={"version": live}, headers=ADMIN).json()["live"] == live
+    refused(client.post("/admin/models/activate", json={"version": 999}, headers=ADMIN), 404, "unknown_version")
+    refused(client.post("/admin/models/activate", json={"version": "1"}, headers=ADMIN), 422, "invalid")
+
+
+def test_a_service_that_is_killed_and_started_again_goes_on_with_its_jobs(folder: Path, tmp_path: Path) -> None:
+    store, root = tmp_path / "models", str(folder / "data")
+    weak_model(store, folder / "data")
+    with in_processes(store, data_root=root, training_seconds="600", **SETTINGS) as first:
+        job_id = submit(first.client, overrides=FOR_EVER)
+        trains(first.client, job_id)
+        first.process.kill()
+    with in_processes(store, data_root=root, **SETTINGS) as second:
+        before = job(second.client, job_id)
+        until(lambda: job(second.client, job_id)["epoch"] > before["epoch"])
+        second.process.kill()
+    for pid in training_processes(job_id):
+        os.kill(pid, signal.SIGKILL)  # as when the machine goes down
+    with in_processes(store, data_root=root, training_seconds="2", **SETTINGS) as third:
+        found = ended(third.client, job_id, 5)
+        assert (found["state"], found["live"]) == ("failed", False)
+        assert found["error"].startswith("the training process ended without a word: it was killed")
+        job_id = submit(third.client, overrides=FOR_EVER)
+        found = ended(third.client, job_id)
+        assert (found["state"], found["error"].split(",")[0]) == ("failed", "stopped after 2 s")
+        assert not training_processes(job_id)
+    assert sorted(path.name for path in (store / "demo").iterdir() if not path.name.startswith(".")) == [
+        "1",
+        "CURRENT",
+        "HISTORY",
+    ]

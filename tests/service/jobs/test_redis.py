@@ -1,0 +1,129 @@
+"""Jobs through Redis and sgf-worker: progress, cancel, and what becomes of a job when something is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from model_store import Store
+from tests.service.jobs.retraining import (
+    ADMIN,
+    FOR_EVER,
+    QUICK,
+    TOKEN,
+    cancelled,
+    data_root,
+    ended,
+    events,
+    job,
+    retrain,
+    seconds_until,
+    submit,
+    training_processes,
+    trains,
+    weak_model,
+)
+from tests.service.redis_server import RedisServer
+from tests.service.serving import in_processes, refused, until
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("redis_jobs")
+    weak_model(folder / "models", data_root(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def redis_server(folder: Path) -> Iterator[RedisServer]:
+    server = RedisServer(folder)
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def client(folder: Path, redis_server: RedisServer) -> Iterator[httpx.Client]:
+    settings = {"admin_token": TOKEN, "model": "demo", "data_root": str(folder / "data"), "redis_url": redis_server.url}
+    with in_processes(folder / "models", **settings) as running:
+        yield running.client
+
+
+@contextmanager
+def worker(folder: Path, server: RedisServer) -> Iterator[subprocess.Popen[bytes]]:
+    """`sgf-worker`, as on another machine that shares the store."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SGF_")}
+    environ |= {"SGF_REDIS_URL": server.url, "SGF_STORE": str(folder / "models"), "SGF_DATA_ROOT": str(folder / "data")}
+    with subprocess.Popen([sys.executable, "-m", "service.jobs.worker"], env=environ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_worker_trains_and_everybody_sees_it(client: httpx.Client, folder: Path, redis_server: RedisServer) -> None:
+    job_id = submit(client, "nightly", overrides=QUICK)
+    assert job(client, job_id)["state"] == "queued", "there is no worker yet"
+    assert submit(client, "nightly", overrides=QUICK) == job_id
+    assert retrain(client, overrides=FOR_EVER).json()["details"] == {"job": job_id}
+    with worker(folder, redis_server):
+        told = events(client, job_id)
+        assert [name for _, name, _ in told][-5:] == ["published", "verdict", "activated", "finished", "end"]
+        found = job(client, job_id)
+        assert (found["state"], found["version"], found["live"]) == ("succeeded", 2, True)
+        assert "published demo 2" in found["log_tail"]
+        until(lambda: client.get("/health/ready").json()["version"] == 2)
+        until(lambda: 'sgf_retrain_jobs_total{state="succeeded"} 1.0' in client.get("/metrics").text)
+        job_id = submit(client, overrides=FOR_EVER)
+        trains(client, job_id)
+        client.post(f"/admin/jobs/{job_id}/cancel", headers=ADMIN)
+        assert seconds_until(lambda: not training_processes(job_id)) < 2
+        assert ended(client, job_id, 5)["state"] == "cancelled"
+
+
+def test_a_worker_that_is_killed_takes_its_training_along_and_the_job_has_failed(
+    client: httpx.Client, folder: Path, redis_server: RedisServer
+) -> None:
+    with worker(folder, redis_server) as process:
+        job_id = submit(client, overrides=FOR_EVER)
+        trains(client, job_id)
+        process.send_signal(signal.SIGKILL)
+        until(lambda: not training_processes(job_id), 5)
+    found = ended(client, job_id, 20)
+    assert (found["state"], found["version"]) == ("failed", None)
+    assert found["error"].startswith("nothing was heard of its worker for 10 s")
+    waiting = submit(client, refresh=True)
+    cancelled(client, waiting)
+    job_id = submit(client, refresh=True)
+    with worker(folder, redis_server):
+        assert ended(client, job_id)["state"] == "succeeded"
+    assert job(client, waiting)["state"] == "cancelled", "the worker has passed it over"
+
+
+def test_redis_that_is_killed_and_comes_back_empty_loses_no_job_that_trains(
+    client: httpx.Client, folder: Path, redis_server: RedisServer
+) -> None:
+    live = Store(folder / "models").model("demo").live()
+    with worker(folder, redis_server):
+        job_id = submit(client, overrides=FOR_EVER)
+        before = trains(client, job_id)
+        redis_server.kill()
+        told = refused(client.get("/admin/jobs", headers=ADMIN), 503, "jobs_unavailable")
+        assert told.startswith("Redis, which keeps the jobs, does not answer")
+        refused(retrain(client), 503, "jobs_unavailable")
+        assert client.post("/predict", json={"nodes": [1]}).status_code == 200
+        redis_server.start()
+        until(lambda: client.get(f"/admin/jobs/{job_id}", headers=ADMIN).status_code == 200)
+        until(lambda: job(client, job_id)["epoch"] > before["epoch"])
+        assert retrain(client).json()["details"] == {"job": job_id}, "it still is the one job of this model"
+        cancelled(client, job_id)
+        job_id = submit(client, refresh=True)
+        found = ended(client, job_id)
+        assert (found["state"], found["live"], found["parent"]) == ("succeeded", True, live)

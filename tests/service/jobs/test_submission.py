@@ -1,0 +1,117 @@
+"""What may be asked for, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import httpx
+import pytest
+
+from service.jobs.catalogue import Catalogue
+from service.jobs.submission import Overrides, Submission
+from service.jobs.supervision import without_paths
+from service.settings import Settings
+from tests.service.jobs.retraining import ADMIN, TOKEN, data_root
+from tests.service.serving import in_thread, refused
+from training.__main__ import SETTINGS, train_parser
+from training.datasets import DATASETS
+from training.settings import recipe_names
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return data_root(tmp_path_factory.mktemp("submissions"))
+
+
+@pytest.fixture(scope="module")
+def admin(store: Path, root: Path) -> Iterator[httpx.Client]:
+    with in_thread(store, admin_token=TOKEN, data_root=root) as client:
+        client.headers.update(ADMIN)
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({}, "say what to train on: dataset, data or recipe"),
+        ({"dataset": "digits", "data": "graph.npz"}, "say either dataset or data"),
+        ({"dataset": "soup"}, "there is no data set 'soup', expected one of digits, cora"),
+        ({"recipe": "soup"}, "there is no recipe 'soup', expected one of"),
+        ({"recipe": "../recipes/digits"}, "there is no recipe '../recipes/digits'"),
+        ({"recipe": "/etc/passwd.toml"}, "there is no recipe"),
+        ({"data": "../secret.npz"}, "data must be a relative path below the data root, without '..'"),
+        ({"data": "/etc/passwd"}, "data must be a relative path below the data root"),
+        ({"data": ""}, "data must be a relative path below the data root"),
+        ({"data": "a\0b"}, "data must be a relative path below the data root"),
+        ({"data": "."}, "data must be a relative path below the data root"),
+        ({"data": "way_out.npz"}, "'way_out.npz' leads out of the data root"),
+        ({"data": "nothing.npz"}, "there is no 'nothing.npz' below the data root"),
+        ({"data": "x" * 300}, "below the data root"),
+        ({"data": "graph.npz", "overrides": {"store": "elsewhere"}}, "body.overrides.store: Extra inputs are not permitted"),
+        ({"data": "graph.npz", "overrides": {"hidden": 10**9}}, "body.overrides.hidden: Input should be less than"),
+        ({"data": "graph.npz", "overrides": {"learning_rate": "1"}}, "body.overrides.learning_rate"),
+        ({"data": "graph.npz", "activate": "perhaps"}, "body.activate: Input should be 'never', 'if_better' or 'always'"),
+        ({"data": "graph.npz", "refresh": True, "warm_start": True}, "a refresh trains nothing"),
+        ({"data": "graph.npz", "rescipe": "digits"}, "body.rescipe: Extra inputs are not permitted"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(admin: httpx.Client, root: Path, body: dict[str, Any], told: str) -> None:
+    response = admin.post("/admin/retrain", json=body)
+    assert told in refused(response, 422, "invalid")
+    assert str(root) not in response.text
+    assert admin.get("/admin/jobs").json() == {"jobs": []}
+
+
+def test_bodies_have_limits_here_too(admin: httpx.Client) -> None:
+    refused(admin.post("/admin/retrain", content=b'{"data": "' + b"x" * 70_000 + b'"}'), 413, "body_too_large")
+    refused(admin.post("/admin/retrain", content=b"{", headers={"content-type": "application/json"}), 400, "not_json")
+    refused(admin.post("/admin/retrain", json={"recipe": "digits"}, headers={"idempotency-key": "x" * 201}), 422, "invalid")
+
+
+def test_jobs_that_are_not_there(admin: httpx.Client) -> None:
+    for method, path in (("GET", ""), ("GET", "/events"), ("POST", "/cancel")):
+        refused(admin.request(method, f"/admin/jobs/{'0' * 16}{path}"), 404, "unknown_job")
+        refused(admin.request(method, f"/admin/jobs/nonsense{path}"), 422, "invalid")
+
+
+def test_admin_is_for_those_with_the_token(admin: httpx.Client, client: httpx.Client) -> None:
+    with httpx.Client(base_url=admin.base_url) as stranger:
+        for method, path in (("POST", "retrain"), ("GET", "jobs"), ("POST", "models/rollback"), ("POST", "models/activate")):
+            refused(stranger.request(method, f"/admin/{path}"), 401, "unauthorized")
+            refused(client.request(method, f"/admin/{path}"), 404, "not_found")
+
+
+def test_the_service_knows_what_training_knows() -> None:
+    """It reads training's files and repeats its settings, because it does not import it."""
+    catalogue = Catalogue(Path("data"))
+    assert list(catalogue.recipes) == recipe_names()
+    assert catalogue.datasets == list(DATASETS)
+    assert set(Overrides.model_fields) == {*SETTINGS, "gnn_input", "feature_transform"}
+
+
+def test_a_submission_becomes_a_command_that_training_understands(root: Path) -> None:
+    values = {}
+    for name, field in Overrides.model_fields.items():
+        kinds = str(field.annotation)
+        choices = [get_args(one) for one in get_args(field.annotation) if "Literal" in str(one)]
+        values[name] = choices[0][1] if choices else 3 if "int" in kinds else 0.25
+    submission = Submission(data="graph.npz", overrides=Overrides(**values), warm_start=True)
+    options = train_parser().parse_args(submission.arguments(Catalogue(root)))
+    assert {name: getattr(options, name) for name in values} == values
+    assert (options.data, options.warm_start, options.activate) == (root / "graph.npz", True, "if_better")
+
+
+def test_paths_are_not_shown() -> None:
+    told = 'File "/srv/models/.venv/lib/x.py", line 3: cannot read /data/graph.npz: 1/2 of https://host/path; and/or'
+    shown = 'File ".../x.py", line 3: cannot read .../graph.npz: 1/2 of https://host/path; and/or'
+    assert without_paths(told) == shown
+
+
+def test_redis_keeps_the_jobs_where_there_is_one() -> None:
+    url = "redis://localhost"
+    assert [
+        Settings(jobs=jobs, redis_url=redis).jobs_in_redis
+        for jobs, redis in (("auto", None), ("auto", url), ("local", url), ("redis", url))
+    ] == [False, True, False, True]

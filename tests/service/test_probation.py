@@ -1,0 +1,103 @@
+"""A version that fails soon after it went live is left by itself, once, and never in circles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from model_store import Store
+from service.known import KnownNodes
+from service.loaded import load
+from tests.model_store.samples import publish
+from tests.service.serving import in_thread, until
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """Two versions of `demo`, the first one live."""
+    publish(Store(tmp_path), seed=1, activate=True)
+    publish(Store(tmp_path), seed=2)
+    return tmp_path
+
+
+@pytest.fixture
+def bad_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Version 2 passes its probes and then fails in service."""
+    ask = KnownNodes.ask
+
+    async def fails(self: KnownNodes, loaded: Any, *arguments: Any) -> Any:
+        if loaded.version == 2:
+            raise RuntimeError("as if a library had a fault")
+        return await ask(self, loaded, *arguments)
+
+    monkeypatch.setattr(KnownNodes, "ask", fails)
+
+
+def history(root: Path) -> list[tuple[str, int]]:
+    return [(event.action, event.version) for event in Store(root).model("demo").history().events]
+
+
+def serving(client: httpx.Client) -> int:
+    found: int = client.get("/health/ready").json()["version"]
+    return found
+
+
+@pytest.mark.usefixtures("bad_answers")
+def test_a_version_whose_answers_fail_is_left(two: Path) -> None:
+    versions = Store(two).model("demo")
+    with in_thread(two, probation_answers=5) as client:
+        until(lambda: client.get("/models").json()["probation"] == 1)
+        versions.activate(2)
+        until(lambda: client.get("/models").json()["probation"] == 2)
+        statuses = [client.post("/predict", json={"nodes": [1]}).status_code for _ in range(5)]
+        assert statuses == [500] * 5
+        until(lambda: serving(client) == 1)
+        assert client.post("/predict", json={"nodes": [1]}).status_code == 200
+        told = client.get("/models").json()
+        assert (told["rolled_back"]["from"], told["rolled_back"]["to"], told["probation"]) == (2, 1, None)
+        assert told["rolled_back"]["why"] == "5 of its first 5 answers here failed"
+        assert 'sgf_model_swaps_total{result="rolled_back"} 1.0' in client.get("/metrics").text
+    assert history(two) == [("activate", 1), ("activate", 2), ("rollback", 1)]
+
+
+@pytest.mark.usefixtures("bad_answers")
+def test_few_failures_and_old_versions_and_a_switch_that_is_off_change_nothing(two: Path) -> None:
+    versions = Store(two).model("demo")
+    versions.activate(2)
+    ask: dict[str, Any] = {"json": {"nodes": [1]}}
+    with in_thread(two, probation_answers=6) as client:
+        for _ in range(5):
+            assert client.post("/predict", **ask).status_code == 500
+        with in_thread(two, auto_rollback=False, probation_answers=1) as other:
+            for _ in range(10):
+                assert other.post("/predict", **ask).status_code == 500
+        with in_thread(two, probation_seconds=0.01, probation_answers=1) as other:
+            for _ in range(10):
+                assert other.post("/predict", **ask).status_code == 500
+        assert versions.live() == 2
+        assert client.get("/models").json()["probation"] == 2
+
+
+def test_a_version_that_workers_cannot_take_is_left_by_one_of_them(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = Store(two).model("demo")
+
+    def fails(found: Any, version: int, settings: Any) -> Any:
+        if version == 2:
+            raise MemoryError
+        return load(found, version, settings)
+
+    monkeypatch.setattr("service.rollout.load", fails)
+    with in_thread(two) as first, in_thread(two) as second:
+        versions.activate(2)
+        until(lambda: versions.live() == 1)
+        until(lambda: all(client.get("/models").json()["failure"] is None for client in (first, second)))
+        assert (serving(first), serving(second)) == (1, 1)
+        told = [client.get("/models").json()["rolled_back"] for client in (first, second)]
+        (one,) = [each for each in told if each is not None]
+        assert one["why"] == "it could not be taken into service: MemoryError; the log has the details"
+        versions.activate(2)
+        until(lambda: versions.live() == 1)
+    assert history(two)[-4:] == [("activate", 2), ("rollback", 1), ("activate", 2), ("rollback", 1)]

@@ -1,0 +1,155 @@
+"""A worse model never passes; the figures are what a naive computation gives; the comparison says whether it is fair."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_store import LiveVersionChanged, Store
+from sgformer import SGFormer
+from tests.training.samples import config, labelled
+from training import publish, refresh
+from training.delivery import deliver
+from training.events import Events
+from training.gate import MARGIN, Champion, Contestant, Verdict, compare, judge
+from training.labelled import TEST, LabelledGraph
+from training.loop import TrainingConfig, train
+
+
+def answers(labels: Any, right: Any, classes: int = 3) -> Any:
+    """Logits that give each node its label where `right`, and another class elsewhere."""
+    return np.eye(classes)[np.where(right, labels, (labels + 1) % classes)]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=90), st.integers(0, 2**32 - 1))
+def test_paired_figures_are_those_of_the_textbook(pairs: list[tuple[bool, bool]], seed: int) -> None:
+    """With a group per node, the jackknife of a mean is the standard error of the paired differences."""
+    champion, challenger = np.array(pairs).T
+    labels = np.random.default_rng(seed).integers(0, 3, len(pairs))
+    found = compare("accuracy", answers(labels, champion), answers(labels, challenger), labels, "multiclass")
+    gains = challenger.astype(float) - champion.astype(float)
+    assert found.difference == pytest.approx(gains.mean())
+    assert found.standard_error == pytest.approx(gains.std(ddof=1) / np.sqrt(len(gains)), abs=1e-9)
+    assert (found.wins, found.losses) == ((gains > 0).sum(), (gains < 0).sum())
+    if abs(gains.mean() - MARGIN * found.standard_error) > 1e-9:  # on the very edge, rounding decides
+        assert found.better == (gains.mean() > MARGIN * found.standard_error)
+    if (gains < 0).sum() >= (gains > 0).sum():
+        assert not found.better
+
+
+@pytest.mark.parametrize(
+    ("task", "metric"), [("multiclass", "macro_f1"), ("multilabel", "roc_auc"), ("regression", "r2"), ("regression", "mae")]
+)
+def test_a_model_with_added_noise_never_passes(task: Any, metric: str) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        if task == "multiclass":
+            labels = rng.integers(0, 3, 200)
+            good = np.eye(3)[labels] * 2
+        else:
+            labels = rng.integers(0, 2, (200, 2)).astype(np.float32)
+            good = labels * 4 - 2
+        good = good + rng.normal(size=good.shape)
+        bad = good + 3 * rng.normal(size=good.shape)
+        assert not compare(metric, good, bad, labels, task).better
+        assert not compare(metric, good, good, labels, task).better
+        assert compare(metric, bad, good, labels, task).better
+
+
+@pytest.fixture(scope="module")
+def data() -> LabelledGraph:
+    return labelled(nodes=600)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "models")
+
+
+def publish_trained(store: Store, data: LabelledGraph, epochs: int, **options: Any) -> Contestant:
+    trained = train(config(data), data, TrainingConfig(epochs=epochs))
+    about = {"dataset": {"sha256": data.sha256()}, "training": {"split": data.drawn}}
+    publish(trained.model, data.graph, store=store, name="demo", onnx=False, **about, **options)
+    return Contestant(trained.model.config, trained.model.weights())
+
+
+def shuffled(data: LabelledGraph) -> LabelledGraph:
+    """The same graph with labels that mean nothing, except where models are compared."""
+    mixed = np.random.default_rng(1).permutation(data.labels)
+    return replace(data, labels=np.where(data.split == TEST, data.labels, mixed))
+
+
+def test_a_better_challenger_passes_and_one_from_shuffled_labels_does_not(store: Store, data: LabelledGraph) -> None:
+    weak = publish_trained(store, data, 1, activate=True)
+    strong = publish_trained(store, data, 60)
+    versions = store.model("demo")
+    verdict = judge(strong, Champion.live(versions), data)
+    assert verdict.better
+    assert (verdict.fair, verdict.champion_version) == (True, 1)
+    assert verdict.comparison is not None
+    assert verdict.comparison.nodes == len(data.nodes(TEST))
+    assert verdict.label_flips is not None
+    assert verdict.label_flips > 0.2
+    assert verdict.embedding_cosine is not None
+    assert -1 <= verdict.embedding_cosine < 1
+    versions.activate(2)
+    worse = judge(publish_trained(store, shuffled(data), 20), Champion.live(versions), data)
+    assert not worse.better
+    assert worse.reason.startswith("not better than version 2: accuracy 0.")
+    assert judge(strong, Champion.live(versions), data).label_flips == 0
+    assert not judge(weak, Champion.live(versions), data).better
+
+
+def test_what_cannot_be_compared_is_not_better(store: Store, data: LabelledGraph) -> None:
+    champion_config = config(data)
+    publish(SGFormer(champion_config).eval(), data.graph, store=store, name="demo", onnx=False, activate=True)
+    champion = Champion.live(store.model("demo"))
+    assert judge(Contestant(champion_config, {}), None, data).better, "there is nothing to be worse than"
+    other = replace(champion_config, in_features=5)
+    assert "it reads 6 features, the data has 5" in judge(Contestant(other, {}), champion, data).reason
+    few = replace(data, split=np.where((data.split == TEST) & (np.arange(600) > 50), 1, data.split))
+    told = judge(Contestant(champion_config, {}), champion, few).reason
+    assert told == f"the data has {len(few.nodes(TEST))} test nodes to compare on, expected at least 20"
+
+
+def test_a_class_that_is_new_counts_for_the_challenger(store: Store, data: LabelledGraph) -> None:
+    two = replace(data, labels=np.where(data.labels == 2, -1, data.labels))
+    publish_trained(store, two, 40, activate=True)
+    challenger = publish_trained(store, data, 60)
+    verdict = judge(challenger, Champion.live(store.model("demo")), data)
+    assert verdict.better
+    assert verdict.fair is False, "the champion's data had other labels and no rule for its split"
+
+
+def test_a_version_that_went_live_meanwhile_is_compared_with_too(store: Store, data: LabelledGraph) -> None:
+    publish_trained(store, data, 1, activate=True)
+    publish_trained(store, data, 2)
+    publish_trained(store, data, 3)
+    versions = store.model("demo")
+    seen: list[int] = []
+
+    def judged(champion: Champion | None) -> Verdict:
+        assert champion is not None
+        seen.append(champion.version)
+        if len(seen) == 1:
+            versions.activate(2)  # somebody else does
+        return Verdict(True, "so says the test", champion.version)
+
+    assert deliver(versions, 3, "if_better", judged, Events())["live"]
+    assert seen == [1, 2]
+    assert versions.live() == 3
+    with pytest.raises(LiveVersionChanged):
+        versions.activate(1, instead_of=2)
+
+
+def test_a_refresh_keeps_the_weights_and_is_no_worse(store: Store, data: LabelledGraph) -> None:
+    contestant = publish_trained(store, data, 3, activate=True)
+    refresh(store, "demo", data.graph, job="j1", onnx=False)
+    assert store.model("demo").manifest(2).training["job"] == "j1"
+    assert not judge(contestant, Champion.live(store.model("demo")), data).better
