@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import resource
 from dataclasses import dataclass, field
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from service.loaded import LoadedModel
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 20_000, 100_000)
+SHED_REASONS = ("inflight", "lag", "bodies", "deadline", "gone")
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -55,11 +57,15 @@ class Metrics:
         self.cache_errors = Counter(
             "sgf_cache_errors_total", "Failures of the cache, and values it did not write.", registry=new
         )
+        self.cache_up = _gauge("sgf_cache_up", "0 where Redis failed when it was last needed.", new, "livemin")
         self.recomputed = Histogram(
             "sgf_recomputed_nodes", "Stored states recomputed for one new node.", buckets=SIZES, registry=new
         )
         self.info = _gauge("sgf_model_info", "1 for the version that is served.", new, "livemax", ["version", "snapshot"])
         self.swaps = Counter("sgf_model_swaps_total", "Versions taken into service, or refused.", ["result"], registry=new)
+        self.created = _gauge(
+            "sgf_model_created_timestamp_seconds", "When the served version was published.", new, "livemin"
+        )
         self.nodes = _gauge("sgf_graph_nodes", "Nodes of the served graph.", new, "livemax")
         self.edges = _gauge("sgf_graph_edges", "Edges of the served graph.", new, "livemax")
         self.ready = _gauge("sgf_ready", "1 where every worker has a version in service.", new, "livemin")
@@ -67,11 +73,16 @@ class Metrics:
         self.build = _gauge("sgf_build_info", "Of this software.", new, "livemax", ["version"])
         self.build.labels(_version()).set(1)
         self.ready.set(0)
+        self.cache_up.set(1)
+        for counter, labels in ((self.shed, SHED_REASONS), (self.swaps, ("taken", "refused"))):
+            for label in labels:
+                counter.labels(label)  # from 0: a series that first appears as 1 has not increased, says Prometheus
 
     def serving(self, loaded: LoadedModel, before: LoadedModel | None) -> None:
         if before is not None:
             self.info.labels(str(before.version), before.id).set(0)
         self.info.labels(str(loaded.version), loaded.id).set(1)
+        self.created.set(datetime.fromisoformat(loaded.snapshot.manifest.created).timestamp())
         self.nodes.set(loaded.num_nodes)
         self.edges.set(loaded.snapshot.manifest.sizes.adjacency_entries // 2)
         self.ready.set(1)
