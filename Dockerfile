@@ -12,11 +12,12 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends python3 \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/dpkg.log \
     && useradd --uid 10001 --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin sgformer \
-    && install -d -o sgformer -g sgformer /var/lib/sgformer/models /var/lib/sgformer/data
+    && install -d -o sgformer -g sgformer /var/lib/sgformer/store /var/lib/sgformer/store/models /var/lib/sgformer/data
+# The models, and beside them the check-points of training: one volume.
 ENV PATH=/opt/sgformer/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
-    SGF_STORE=/var/lib/sgformer/models \
+    SGF_STORE=/var/lib/sgformer/store/models \
     SGF_DATA_ROOT=/var/lib/sgformer/data
 WORKDIR /var/lib/sgformer
 

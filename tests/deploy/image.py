@@ -28,14 +28,22 @@ from tests.service.serving import free_port, until
 RELEASE = "bookworm"
 MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-LEFT_OUT_OF_SLIM = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "var/cache/apt", "var/lib/apt/lists")
+LEFT_OUT_OF_SLIM = (
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/locale",
+    "usr/share/info",
+    "var/cache/apt",
+    "var/lib/apt/lists",
+)
 """What Debian's -slim images leave out."""
 INSIDE = r"""
 set -eu
 mount --bind {root} {root}
-mount --bind {store} {root}/var/lib/sgformer/models
+mount --bind {store} {root}/var/lib/sgformer/store
 mount -t tmpfs -o mode=1777,size=64m tmpfs {root}/tmp
 mount -t proc proc {root}/proc
+mount --rbind /dev {root}/dev
 mount -o remount,ro,bind {root}
 exec chroot {root} setpriv --reuid {uid} --regid {gid} --clear-groups --bounding-set=-all --no-new-privs \
     env -i -C {folder} {environ} {command}
@@ -67,7 +75,18 @@ def build(tag: str, *options: str, context: Path = ROOT) -> None:
     """As `docker build -t TAG OPTIONS .` would. Raises AssertionError with its output."""
     make_base()
     with tempfile.TemporaryDirectory(prefix="registry-") as folder:
-        command = ["buildah", "bud", "--isolation", "chroot", "--network", "host", "--format", "docker", "--pull-never", "--layers"]
+        command = [
+            "buildah",
+            "bud",
+            "--isolation",
+            "chroot",
+            "--network",
+            "host",
+            "--format",
+            "docker",
+            "--pull-never",
+            "--layers",
+        ]
         run(*command, *_registry(Path(folder)), "--tag", tag, *options, context, seconds=1200)
 
 
@@ -106,8 +125,17 @@ def inside(root: Path, tag: str, store: Path, command: list[str], **environ: str
         environ=shlex.join(pairs),
         command=shlex.join(command),
     )
-    isolated = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script]
+    isolated = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script]
     return subprocess.Popen(isolated, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def done_inside(
+    root: Path, tag: str, store: Path, command: list[str], seconds: float = 60, **environ: str
+) -> tuple[int, str]:
+    """The exit code and the output of a command that ends."""
+    process = inside(root, tag, store, command, **environ)
+    output, _ = process.communicate(timeout=seconds)
+    return process.returncode, output
 
 
 class Service:
@@ -138,7 +166,8 @@ class Service:
 
     def close(self) -> None:
         self.client.close()
-        self.process.kill()  # --kill-child ends what is inside with it
+        if self.process.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)  # with process 1 goes everything inside
         self.process.communicate(timeout=10)
 
     def _ready(self) -> bool:
@@ -157,7 +186,9 @@ def _registry(folder: Path) -> list[str]:
         (folder / "ca.crt").write_bytes(CERTIFICATES.read_bytes())
         settings["cert"] = "/run/registry/ca.crt"
         volumes.append(f"{folder}/ca.crt:/run/registry/ca.crt:ro")
-    (folder / "pip.conf").write_text("\n".join(["[global]", *(f"{name} = {value}" for name, value in settings.items())]) + "\n")
+    (folder / "pip.conf").write_text(
+        "\n".join(["[global]", *(f"{name} = {value}" for name, value in settings.items())]) + "\n"
+    )
     volumes.append(f"{folder}/pip.conf:/etc/pip.conf:ro")
     return [part for volume in volumes for part in ("--volume", volume)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ thorough = pytest.mark.skipif(not VERIFYING, reason="NOT RUN: takes minutes or r
 
 def need(program: str) -> str:
     """Its path. Where it is missing the test is skipped, loudly; under `make verify-deploy` it fails."""
-    found = shutil.which(program)
+    found = shutil.which(program) or shutil.which(program, path=str(Path(sys.executable).parent))
     if found is None:
         told = f"NOT RUN: {program} is not installed; deploy/install-verify-tools (as root) installs it"
         if VERIFYING:
@@ -29,7 +30,9 @@ def need(program: str) -> str:
     return found
 
 
-def run(*command: str | Path, check: bool = True, seconds: float = 60, **options: object) -> subprocess.CompletedProcess[str]:
+def run(
+    *command: str | Path, check: bool = True, seconds: float = 60, **options: object
+) -> subprocess.CompletedProcess[str]:
     """A program, its output as text. Raises AssertionError with that output where it fails."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=seconds, **options)  # type: ignore[call-overload]
     assert not check or done.returncode == 0, f"{command[0]} failed:\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}"

@@ -1,0 +1,145 @@
+"""A stranger's path: a clone, `make run`, and then every command of the README and the pages, in their order, as written.
+
+What cannot run here stands in NOT_RUN, with the reason. Only addresses of the demo are changed: it gets a port of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import pytest
+
+from tests.commands import Command, commands_of
+from tests.deploy.tools import run
+from tests.service.serving import free_port, until
+from tests.training.samples import write_folder
+
+ROOT = Path(__file__).parent.parent
+FIRST = ("README.md", "docs/index.md", "deploy/README.md")
+PAGES = (*FIRST, *sorted({f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - set(FIRST)))
+TOKEN = "a-token-of-the-tests"
+CAN_RETRAIN = "/admin/retrain" in "".join(path.read_text() for path in (ROOT / "service").glob("*.py"))
+NOT_RUN = {
+    r"docker |buildah ": "no Docker engine here: tests/deploy checks the compose file, `make verify-deploy` builds and runs the same images",
+    r"kubectl (apply|create|label|-n)|helm ": "no cluster here: tests/deploy builds every overlay and checks it against the schemas",
+    r"git clone": "the clone is made from the working tree",
+    r"make (test|verify-deploy|soak|fuzz|bench)\b": "this test is part of `make test`; the others take minutes and are run by themselves",
+    r"sgf-train (--recipe cora|--dataset cora|table)": "needs raw data sets below SGF_DATA_ROOT; tests/training runs them on samples",
+    r"sgf-train tune .*--trials 50": "50 trials take minutes; the same command runs above with fewer",
+} | (
+    {} if CAN_RETRAIN else {r"curl \S*/admin/": "the service does not retrain yet; strict as soon as it has /admin/retrain"}
+)
+SERVES = re.compile(r"make run|sgf-serve(?! --(check|table|help))")
+"""Goes on until it is stopped."""
+
+
+APPENDED = {
+    r"curl": "--fail-with-body --silent --show-error",
+    r"sgf-train --data": "--epochs 3 --quiet",
+    r"sgf-train tune": "--trials 2 --epochs 3 --quiet",
+}
+"""So that a refusal is a failure, and training takes seconds."""
+
+
+class Place(NamedTuple):
+    clone: Path
+    environ: dict[str, str]
+    port: int
+
+
+def every_command() -> list[Command]:
+    return [one for page in PAGES for one in commands_of(ROOT, page)]
+
+
+def why_not(command: Command) -> str | None:
+    return next((reason for pattern, reason in NOT_RUN.items() if re.match(pattern, command.text)), None)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A clone beside the one environment, the demo running in it."""
+    clone = tmp_path_factory.mktemp("stranger") / "clone"
+    for name in run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout.splitlines():
+        if (ROOT / name).exists():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, clone / name)
+    (clone / ".venv").symlink_to(Path(sys.prefix))
+    write_folder(clone / "my_graph", "csv")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SGF_")}
+    environ |= {
+        "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}",
+        "SGF_ADMIN_TOKEN": TOKEN,
+        "SGF_MAX_LAG_SECONDS": "30",
+    }
+    place = Place(clone, environ, free_port())
+    with serving("make run", place, place.port):
+        yield place
+
+
+@pytest.mark.xdist_group("stranger")
+@pytest.mark.parametrize("command", every_command(), ids=lambda one: f"{one.page}: {one.text[:60]}")
+def test_a_command_of_the_pages_does_what_it_says(command: Command, place: Place) -> None:
+    if reason := why_not(command):
+        pytest.skip(f"NOT RUN: {reason}")
+    if command.text == "make run":
+        assert is_ready(place.port)  # the fixture ran it
+    elif SERVES.match(command.text):
+        with serving(f"{command.text} {'' if '--model' in command.text else '--model digits'}", place, free_port()):
+            pass
+    else:
+        carried_out(command, place)
+
+
+def carried_out(command: Command, place: Place) -> None:
+    """Raises AssertionError with everything it said."""
+    text = command.text.replace("localhost:8000", f"127.0.0.1:{place.port}")
+    more = next((more for pattern, more in APPENDED.items() if re.match(pattern, text)), "")
+    done = run("bash", "-c", f"{text} {more}", cwd=place.clone, env=place.environ, seconds=120, check=False)
+    assert done.returncode == 0, f"{command.text}\n{done.stdout}\n{done.stderr}"
+
+
+@contextmanager
+def serving(command: str, place: Place, port: int) -> Iterator[None]:
+    """A command that serves, until the block ends."""
+    command, environ = re.sub(r"--port \d+", "", command), place.environ | {"SGF_PORT": str(port)}
+    with (place.clone / f"serving-{port}.log").open("w+") as log:
+        process = subprocess.Popen(
+            ["bash", "-c", command], cwd=place.clone, env=environ, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            until(lambda: process.poll() is not None or is_ready(port), seconds=120)
+            log.seek(0)
+            assert process.poll() is None, log.read()
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait(timeout=20)
+
+
+def is_ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_every_reason_not_to_run_is_needed() -> None:
+    for pattern in NOT_RUN:
+        assert any(re.match(pattern, one.text) for one in every_command()), f"nothing begins with {pattern}"
+
+
+@pytest.mark.xdist_group("stranger")
+def test_a_command_that_fails_is_found(place: Place) -> None:
+    with pytest.raises(AssertionError, match="unknown_node"):
+        carried_out(Command("", "curl localhost:8000/predict --json '{\"nodes\": [999999]}'"), place)
