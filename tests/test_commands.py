@@ -27,14 +27,13 @@ from tests.training.samples import write_folder
 ROOT = Path(__file__).parent.parent
 FIRST = ("README.md", "docs/index.md", "deploy/README.md")
 PAGES = (*FIRST, *sorted({f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - set(FIRST)))
-TOKEN = "a-token-of-the-tests"
+TOKEN = "t" * 20
 CAN_RETRAIN = "/admin/retrain" in "".join(path.read_text() for path in (ROOT / "service").glob("*.py"))
 NOT_RUN = {
-    r"docker |buildah ": "no Docker engine here: tests/deploy checks the compose file, `make verify-deploy` builds and runs the same images",
-    r"kubectl (apply|create|label|-n)|helm ": "no cluster here: tests/deploy builds every overlay and checks it against the schemas",
-    r"git clone": "the clone is made from the working tree",
-    r"make (test|verify-deploy|soak|fuzz|bench)\b": "this test is part of `make test`; the others take minutes and are run by themselves",
-    r"sgf-train (--recipe cora|--dataset cora|table)": "needs raw data sets below SGF_DATA_ROOT; tests/training runs them on samples",
+    r"docker ": "no Docker engine here; `make verify-deploy` checks the compose file, builds the same images and runs them",
+    r"kubectl (apply|create|label|-n)|helm ": "no cluster here; tests/deploy builds every overlay and checks it",
+    r"make (test|verify-deploy|soak|fuzz|bench)\b": "`make test` is running; the others take minutes",
+    r"sgf-train (--recipe cora|--dataset cora|table)": "needs raw data sets; tests/training runs it on samples",
     r"sgf-train tune .*--trials 50": "50 trials take minutes; the same command runs above with fewer",
 } | (
     {} if CAN_RETRAIN else {r"curl \S*/admin/": "the service does not retrain yet; strict as soon as it has /admin/retrain"}
@@ -114,7 +113,7 @@ def serving(command: str, place: Place, port: int) -> Iterator[None]:
     command, environ = re.sub(r"--port \d+", "", command), place.environ | {"SGF_PORT": str(port)}
     with (place.clone / f"serving-{port}.log").open("w+") as log:
         process = subprocess.Popen(
-            ["bash", "-c", command], cwd=place.clone, env=environ, stdout=log, stderr=log, start_new_session=True
+            ["/bin/bash", "-c", command], cwd=place.clone, env=environ, stdout=log, stderr=log, start_new_session=True
         )
         try:
             until(lambda: process.poll() is not None or is_ready(port), seconds=120)

@@ -1,8 +1,8 @@
 """The image, really built and really run, without a Docker engine.
 
-buildah builds it in a chroot. Its base is made by debootstrap, from the same Debian release, and stored under the name that the
-Dockerfile's FROM has. What this machine needs to reach a package registry (pip's settings, certificates, local folders of
-wheels) is mounted while it builds, and is not in the image.
+buildah builds it in a chroot. Its base is made by debootstrap, from the same Debian release, and stored under the name that
+the Dockerfile's FROM has. What this machine needs to reach a package registry (pip's settings, certificates, local folders
+of wheels) is mounted while it builds, and is not in the image.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def mounted(tag: str) -> Iterator[Path]:
 
 
 def inside(root: Path, tag: str, store: Path, command: list[str], **environ: str) -> subprocess.Popen[str]:
-    """A command in the image, as its user, as process 1, without capabilities, the root file system read-only but for /tmp."""
+    """A command in the image: its user, process 1, no capabilities, the root file system read-only but for /tmp."""
     config = configuration(tag)
     pairs = [*config["Env"], *(f"{name}={value}" for name, value in environ.items())]
     uid, _, gid = config["User"].partition(":")

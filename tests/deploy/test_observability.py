@@ -25,7 +25,7 @@ TESTS = ("alerts_test.yml", "stale_model_test.yml")
 
 @pytest.fixture(scope="module")
 def page(store: Path) -> Iterator[str]:
-    """/metrics of a real service of two processes that has answered for known and new nodes, twice, and refused something."""
+    """/metrics of a real service of two processes that has answered for known and new nodes, twice, and refused one."""
     new = {"id": "a", "features": [1, 2, 3, 4, 5], "neighbors": [0, 3]}
     with in_processes(store, workers=2) as (client, _process, _lines):
         for _ in range(2):

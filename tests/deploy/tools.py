@@ -1,6 +1,7 @@
 """Programs that the checks of the deployment run, and what happens where one is missing.
 
-`make test` goes on without them and says which check did not run and why; `make verify-deploy` has installed them and does not.
+`make test` goes on without them and says which check did not run and why; `make verify-deploy` has installed them, and
+fails.
 """
 
 from __future__ import annotations
