@@ -23,7 +23,9 @@ def test_the_python_examples_of_the_readme_print_what_they_say(tmp_path: Path) -
     assert result.stdout.splitlines() == promised
 
 
-@pytest.mark.parametrize("page", ["README.md", "deploy/README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize(
+    "page", ["README.md", "deploy/README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+)
 def test_links_between_pages_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text()):
         if "://" not in target:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,10 +32,8 @@ def need(program: str) -> str:
     return found
 
 
-def run(
-    *command: str | Path, check: bool = True, seconds: float = 60, **options: object
-) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, check: bool = True, seconds: float = 60, **options: Any) -> subprocess.CompletedProcess[str]:
     """A program, its output as text. Raises AssertionError with that output where it fails."""
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=seconds, **options)  # type: ignore[call-overload]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=seconds, **options)
     assert not check or done.returncode == 0, f"{command[0]} failed:\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}"
-    return done  # type: ignore[no-any-return]
+    return done
