@@ -21,6 +21,12 @@ ENV PATH=/opt/sgformer/bin:$PATH \
     SGF_DATA_ROOT=/var/lib/sgformer/data
 WORKDIR /var/lib/sgformer
 
+FROM scratch AS code
+COPY sgformer /sgformer
+COPY model_store /model_store
+COPY service /service
+COPY training /training
+
 FROM python AS build
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install -y --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*
@@ -34,10 +40,7 @@ FROM build AS build-serving
 # cpu or gpu: which ONNX Runtime, and torch for CUDA.
 ARG VARIANT=cpu
 RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install -c constraints.txt ".[${VARIANT}]"
-COPY sgformer sgformer
-COPY model_store model_store
-COPY service service
-COPY training training
+COPY --from=code / ./
 RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install --no-deps --force-reinstall .
 
 FROM build AS build-worker
@@ -46,10 +49,7 @@ ARG VARIANT=cpu
 ARG TORCH_INDEX_URL=
 RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install -c constraints.txt \
     ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} ".[${VARIANT},train]"
-COPY sgformer sgformer
-COPY model_store model_store
-COPY service service
-COPY training training
+COPY --from=code / ./
 RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install --no-deps --force-reinstall .
 
 FROM python AS worker

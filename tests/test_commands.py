@@ -48,7 +48,7 @@ APPENDED = {
     r"sgf-train refresh(?!.*--model)": "--model my-graph",
     r"sgf-models verify(?!.*--model)|sgf-serve(?!.*--model)": "--model digits",
 }
-"""So that a refusal is a failure, training takes seconds, and the one store of this test, with several models, does for all."""
+"""So that a refusal is a failure, training takes seconds, and one store with several models does for all pages."""
 
 
 class Place(NamedTuple):

@@ -30,7 +30,7 @@ def test_the_dockerfile_is_clean() -> None:
     [
         ("ARG DEBIAN=12.12-slim\n\nFROM debian:${DEBIAN}", "FROM debian"),
         ('ENTRYPOINT ["sgf-serve"]', "ENTRYPOINT sgf-serve"),
-        ("COPY service service", "ADD service service"),
+        ("COPY service /service", "ADD service /service"),
         ("apt-get install -y --no-install-recommends python3 ", "apt-get install python3 "),
     ],
 )

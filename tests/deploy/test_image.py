@@ -137,7 +137,7 @@ def test_its_labels_and_signals(root: Path) -> None:
 
 def test_a_broken_dockerfile_does_not_build(root: Path, tmp_path: Path) -> None:
     broken = tmp_path / "Dockerfile"
-    broken.write_text((ROOT / "Dockerfile").read_text().replace("COPY service service\n", "COPY sevrice service\n"))
+    broken.write_text((ROOT / "Dockerfile").read_text().replace("COPY service /service\n", "COPY sevrice /service\n"))
     with pytest.raises(AssertionError, match="sevrice"):
         image.build("sgformer-serving:broken", "--file", str(broken))
 
