@@ -66,7 +66,7 @@ def test_it_answers_as_its_user_on_a_read_only_root(service: image.Service) -> N
     new = {"id": "a", "features": [1, 2, 3, 4, 5], "neighbors": [0, 3]}
     answer = service.client.post("/predict", json={"nodes": [1], "new_nodes": [new]}).json()
     assert [one["exactness"] for one in answer["predictions"]] == ["exact", "exact"]
-    assert "sgf_ready 1.0" in service.client.get("/metrics").text
+    until(lambda: "sgf_ready 1.0" in service.client.get("/metrics").text)  # the second worker too
 
 
 def test_a_root_that_is_needed_for_writing_would_be_seen(root: Path, store: Path) -> None:
