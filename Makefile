@@ -2,15 +2,15 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help run test check fuzz soak bench clean
+.PHONY: help run test check fuzz soak verify-deploy docs bench clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,train,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,train,dev,docs]'
 	@touch $@
 
 run: .venv/.installed  ## train the demo model if there is none, and serve it on port 8000
@@ -31,6 +31,13 @@ fuzz: .venv/.installed  ## the exactness properties on 5,000 fresh random cases 
 soak: .venv/.installed  ## 200 kills of publishers, a minute of readers and publishers at once, 200 swaps under load, 12,000 attacks on the API
 	SGF_KILLS=200 SGF_CROWD_SECONDS=60 $(BIN)/pytest -n 2 tests/model_store/test_crashes.py tests/model_store/test_crowd.py
 	SGF_SWAPS=200 SGF_CASES=1500 SGF_REAL=all $(BIN)/pytest -n 2 tests/service/test_rollout.py tests/service/test_schema.py tests/service/test_real_graphs.py
+
+verify-deploy: .venv/.installed  ## images really built and run, Prometheus really scraping; needs root (deploy/install-verify-tools)
+	deploy/install-verify-tools
+	VERIFY_DEPLOY=1 $(BIN)/pytest tests/deploy
+
+docs: .venv/.installed  ## the documentation site, into build/site; a link that leads nowhere is an error
+	$(BIN)/mkdocs build --strict
 
 bench: .venv/.installed  ## measure against peers and floors: docs/benchmarks.md and .json (ROOM=model_store: only that)
 	$(BIN)/python -m benchmarks $(ROOM)

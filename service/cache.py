@@ -100,7 +100,9 @@ class RedisCache:
         except Exception as error:  # whatever the client raises: the answer is computed instead
             self._failed(error)
             return None
-        self._pause = 0.0
+        if self._pause:
+            self._pause = 0.0
+            self._metrics.cache_up.set(1)
         if stored is None:
             return None
         value = _unpacked(stored)
@@ -129,6 +131,7 @@ class RedisCache:
 
     def _failed(self, error: Exception) -> None:
         self._metrics.cache_errors.inc()
+        self._metrics.cache_up.set(0)
         self._pause = min(max(2 * self._pause, 0.25), LONGEST_PAUSE_SECONDS)
         self._closed_until = time.monotonic() + self._pause
         LOG.warning("Redis failed (%s); it is left alone for %.2f s", type(error).__name__, self._pause)

@@ -10,8 +10,10 @@ import resource
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from prometheus_client import (
@@ -25,11 +27,12 @@ from prometheus_client import (
     values,
 )
 
-from service.jobs.record import Job
+from service.jobs.record import Job, State
 from service.loaded import LoadedModel
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 20_000, 100_000)
+SHED_REASONS = ("inflight", "lag", "bodies", "deadline", "gone")
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -70,11 +73,15 @@ class Metrics:
         self.cache_errors = Counter(
             "sgf_cache_errors_total", "Failures of the cache, and values it did not write.", registry=new
         )
+        self.cache_up = _gauge("sgf_cache_up", "0 where Redis failed when it was last needed.", new, "livemin")
         self.recomputed = Histogram(
             "sgf_recomputed_nodes", "Stored states recomputed for one new node.", buckets=SIZES, registry=new
         )
         self.info = _gauge("sgf_model_info", "1 for the version that is served.", new, "livemax", ["version", "snapshot"])
         self.swaps = Counter("sgf_model_swaps_total", "Versions taken into service, or refused.", ["result"], registry=new)
+        self.created = _gauge(
+            "sgf_model_created_timestamp_seconds", "When the served version was published.", new, "livemin"
+        )
         self.nodes = _gauge("sgf_graph_nodes", "Nodes of the served graph.", new, "livemax")
         self.edges = _gauge("sgf_graph_edges", "Edges of the served graph.", new, "livemax")
         self.ready = _gauge("sgf_ready", "1 where every worker has a version in service.", new, "livemin")
@@ -86,6 +93,12 @@ class Metrics:
         self.ready.set(0)
         self._answered: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
         self._spent: defaultdict[str, list[float]] = defaultdict(list)
+        self.cache_up.set(1)
+        self.retrain_epoch.set(0)
+        swaps, states = ("taken", "refused", "rolled_back"), get_args(State)
+        for counter, labels in ((self.shed, SHED_REASONS), (self.swaps, swaps), (self.retrain_jobs, states)):
+            for label in labels:
+                counter.labels(label)  # from 0: a series that first appears as 1 has not increased, says Prometheus
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """Noted, to be booked with others: a metric that all workers share costs a good part of a known node's answer."""
@@ -109,6 +122,7 @@ class Metrics:
         if before is not None:
             self.info.labels(str(before.version), before.id).set(0)
         self.info.labels(str(loaded.version), loaded.id).set(1)
+        self.created.set(datetime.fromisoformat(loaded.snapshot.manifest.created).timestamp())
         self.nodes.set(loaded.num_nodes)
         self.edges.set(loaded.snapshot.manifest.sizes.adjacency_entries // 2)
         self.ready.set(1)

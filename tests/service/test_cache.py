@@ -122,10 +122,13 @@ def test_redis_killed_paused_full_flushed_and_back(store: Path, redis_server: Re
         redis_server.pause()
         assert asked() < 1.0
         redis_server.go_on()
+        until(lambda: asked() >= 0 and "sgf_cache_up 1.0" in client.get("/metrics").text)
         redis_server.kill()
         assert asked() < 1.0
+        assert "sgf_cache_up 0.0" in client.get("/metrics").text
         redis_server.start()
         until(lambda: asked() >= 0 and bool(redis_server.client.keys("sgf:*")), seconds=30)
+        until(lambda: asked() >= 0 and "sgf_cache_up 1.0" in client.get("/metrics").text, seconds=30)
 
 
 def test_the_local_cache_keeps_what_was_used_last() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import threading
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,11 @@ def test_a_version_that_goes_live_takes_over(two: Path) -> None:
         assert [(one["version"], one["live"]) for one in told["versions"]] == [(1, True), (2, False)]
         page = client.get("/metrics").text
         assert 'sgf_model_swaps_total{result="taken"} 3.0' in page
+        assert 'sgf_model_swaps_total{result="refused"} 0.0' in page  # there from the start: alerts need the rise from 0
+        created = datetime.fromisoformat(versions.manifest(1).created).timestamp()
+        assert [float(one) for one in re.findall(r"^sgf_model_created_timestamp_seconds (\S+)", page, re.MULTILINE)] == [
+            created
+        ]
         assert f'sgf_model_info{{snapshot="{versions.manifest(1).snapshot}",version="1"}} 1.0' in page
 
 

@@ -1,0 +1,90 @@
+# Two images from one file. `serving`, the default target, has no torch, no compiler and no pip; `worker` trains.
+#     docker build -t sgformer-serving .
+#     docker build -t sgformer-worker --target worker .
+#     docker build -t sgformer-serving:gpu --build-arg VARIANT=gpu .
+# Python is Debian's own 3.11. Everything above it is pinned in constraints.txt; Debian's packages are whatever the release has
+# today, because its mirrors keep no older version and its security updates are wanted.
+ARG DEBIAN=12.12-slim
+
+FROM debian:${DEBIAN} AS python
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends python3 \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/dpkg.log \
+    && useradd --uid 10001 --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin sgformer \
+    && install -d -o sgformer -g sgformer /var/lib/sgformer/store /var/lib/sgformer/store/models /var/lib/sgformer/data
+# The models, and beside them the check-points of training: one volume.
+ENV PATH=/opt/sgformer/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    SGF_STORE=/var/lib/sgformer/store/models \
+    SGF_DATA_ROOT=/var/lib/sgformer/data
+WORKDIR /var/lib/sgformer
+
+FROM scratch AS code
+COPY sgformer /sgformer
+COPY model_store /model_store
+COPY service /service
+COPY training /training
+
+FROM python AS build
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*
+RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/sgformer
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /src
+# Before any code is there, the project is an empty package with all of its dependencies: a layer that new code does not change.
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+
+FROM build AS build-serving
+# cpu or gpu: which ONNX Runtime, and torch for CUDA.
+ARG VARIANT=cpu
+RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install -c constraints.txt ".[${VARIANT}]"
+COPY --from=code / ./
+RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install --no-deps --force-reinstall .
+
+FROM build AS build-worker
+ARG VARIANT=cpu
+# An index with a CPU build of torch: see deploy/README.md. Empty: whatever the registry has.
+ARG TORCH_INDEX_URL=
+RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install -c constraints.txt \
+    ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} ".[${VARIANT},train]"
+COPY --from=code / ./
+RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install --no-deps --force-reinstall .
+
+FROM python AS worker
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="sgformer-worker" \
+      org.opencontainers.image.description="Takes retraining jobs of sgformer-serving from Redis, and trains." \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=build-worker /opt/sgformer /opt/sgformer
+# torch and its friends keep caches at home, and home is not writable.
+ENV HOME=/tmp
+USER 10001:10001
+# Nobody can ask it anything: that it lives is seen in Redis. See deploy/README.md.
+HEALTHCHECK NONE
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["sgf-worker"]
+
+FROM python AS serving
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="sgformer-serving" \
+      org.opencontainers.image.description="Exact answers of a graph transformer, for nodes the graph has never seen." \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=build-serving /opt/sgformer /opt/sgformer
+ENV SGF_HOST=0.0.0.0 \
+    SGF_PORT=8000
+USER 10001:10001
+EXPOSE 8000
+# Ready, not only alive: a version is verified, warmed and has answered its probes.
+HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=3 CMD ["python3", "-c", \
+    "import os, urllib.request as web; web.urlopen(f'http://127.0.0.1:{os.environ[\"SGF_PORT\"]}/health/ready', timeout=2)"]
+# The server is process 1 and gets SIGTERM itself: it takes no more requests, answers those in hand, and ends.
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["sgf-serve"]

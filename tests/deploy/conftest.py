@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.service.conftest import store
+
+__all__ = ["store"]

@@ -1,0 +1,73 @@
+"""What the dashboard and the alerts ask Prometheus, and which metrics and labels those questions need."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import yaml
+
+from tests.deploy.tools import ROOT
+
+DASHBOARD = ROOT / "deploy" / "grafana" / "dashboards" / "sgformer.json"
+ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
+VARIABLES = {"$__rate_interval": "1m", "$instance": ".*"}
+"""Of Grafana, and what may stand in their place."""
+ADDED_BY_PROMETHEUS = {"instance", "job", "le", "up"}
+
+
+def of_dashboard(dashboard: dict[str, Any]) -> Iterator[str]:
+    """Every query, ready for Prometheus."""
+    texts = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    texts += [one["expr"] for one in dashboard["annotations"]["list"]]
+    for text in texts:
+        for variable, value in VARIABLES.items():
+            text = text.replace(variable, value)
+        yield text
+
+
+def of_alerts(path: Path = ALERTS) -> Iterator[str]:
+    for group in yaml.safe_load(path.read_text())["groups"]:
+        yield from (rule["expr"] for rule in group["rules"])
+
+
+def read_dashboard(path: Path = DASHBOARD) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def needed(query: str) -> set[tuple[str, str]]:
+    """(metric, label) for every label it selects by, and (metric, "") for the metric itself. ValueError: not PromQL."""
+    found: set[tuple[str, str]] = set()
+
+    def visit(node: Any) -> bool:
+        if isinstance(node, promql_parser.VectorSelector):
+            found.add((node.name, ""))
+            found.update((node.name, matcher.name) for matcher in node.matchers.matchers)
+        return True
+
+    promql_parser.walk(promql_parser.parse(query), visit)
+    return found
+
+
+def exported(page: str) -> set[tuple[str, str]]:
+    """The same of a /metrics page."""
+    found: set[tuple[str, str]] = set()
+    for name, labels in re.findall(r"^([a-zA-Z_:]+)(?:\{(.*)\})? ", page, re.MULTILINE):
+        found.add((name, ""))
+        found |= {(name, label) for label in re.findall(r'(\w+)="', labels)}
+    return found
+
+
+def check_known(queries: Iterable[str], page: str, coming: Iterable[str] = ()) -> None:
+    """Raises AssertionError that names what a query needs and the page has not."""
+    have = exported(page)
+    for query in queries:
+        for metric, label in needed(query):
+            if metric in ADDED_BY_PROMETHEUS or label in ADDED_BY_PROMETHEUS or metric in coming:
+                continue
+            assert (metric, label) in have, f"{metric} {label or '(the metric)'} is not exported, but asked for: {query}"

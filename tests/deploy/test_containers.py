@@ -1,0 +1,180 @@
+"""The Dockerfile and the compose file: well-formed, and closed by default."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from compose_spec import PyCompose
+
+from tests.deploy.tools import ROOT, need, run
+
+DOCKERFILE, COMPOSE = ROOT / "Dockerfile", ROOT / "docker-compose.yml"
+
+
+def compose(text: str | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(text or COMPOSE.read_text())
+    return found
+
+
+def test_the_dockerfile_is_clean() -> None:
+    run(need("hadolint"), DOCKERFILE)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("ARG DEBIAN=12.12-slim\n\nFROM debian:${DEBIAN}", "FROM debian"),
+        ('ENTRYPOINT ["sgf-serve"]', "ENTRYPOINT sgf-serve"),
+        ("COPY service /service", "ADD service /service"),
+        ("apt-get install -y --no-install-recommends python3 ", "apt-get install python3 "),
+    ],
+)
+def test_hadolint_finds_what_is_broken(tmp_path: Path, right: str, wrong: str) -> None:
+    text = DOCKERFILE.read_text()
+    assert right in text
+    (tmp_path / "Dockerfile").write_text(text.replace(right, wrong))
+    with pytest.raises(AssertionError, match="hadolint failed"):
+        run(need("hadolint"), tmp_path / "Dockerfile")
+
+
+def test_only_what_the_images_need_is_sent_to_the_build() -> None:
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = set(re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE.read_text(), re.MULTILINE))
+    assert kept == {name for names in copied for name in names.split()}
+
+
+def check_specification(text: str) -> None:
+    """Raises ValueError: what the Compose specification does not allow, or a volume or network that is not there."""
+    with_defaults = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+    PyCompose.from_json(json.dumps(compose(with_defaults))).validate()
+
+
+def test_the_compose_file_follows_the_specification() -> None:
+    check_specification(COMPOSE.read_text())
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("read_only: true", "read_onyl: true"),
+        ("condition: service_healthy", "condition: hopeful"),
+        ("networks: [backend]", "networks: [backyard]"),
+        ("  store:  #", "  strore:  #"),
+    ],
+)
+def test_the_specification_refuses_what_is_broken(right: str, wrong: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        check_specification(COMPOSE.read_text().replace(right, wrong))
+
+
+@pytest.mark.parametrize("profile", ["", "observability", "gpu"])
+def test_compose_itself_takes_it(profile: str) -> None:
+    run(need("docker-compose"), "--profile", profile or "none", "config", "--quiet", cwd=ROOT)
+
+
+def test_compose_itself_finds_what_is_broken(tmp_path: Path) -> None:
+    for right, wrong in (("read_only: true", "read_onyl: true"), ("store:/var", "sotre:/var"), ("[ALL]", "ALL")):
+        (tmp_path / "docker-compose.yml").write_text(COMPOSE.read_text().replace(right, wrong))
+        with pytest.raises(AssertionError, match="docker-compose failed"):
+            run(need("docker-compose"), "config", "--quiet", cwd=tmp_path)
+
+
+def open_doors(file: dict[str, Any]) -> list[str]:
+    """What a platform team would refuse."""
+    found = []
+    for name, service in file["services"].items():
+        found += [
+            f"{name} is published to everybody: {port}" for port in service.get("ports", ()) if "127.0.0.1" not in port
+        ]
+        if not (service["read_only"] and service["cap_drop"] == ["ALL"]):
+            found.append(f"{name} can write to its root file system or has capabilities")
+        if "build" not in service and not re.search(r":\D*\d+\.\d+", service["image"]):
+            found.append(f"{name} is not pinned: {service['image']}")
+        secrets = {
+            key: value for key, value in service.get("environment", {}).items() if re.search("TOKEN|KEYS|PASSWORD", key)
+        }
+        found += [
+            f"{name} has a default for {key}"
+            for key, value in secrets.items()
+            if not re.fullmatch(r"\$\{[A-Z_]+:-\}", value)
+        ]
+    return found + [f"{name} is published" for name in ("redis", "prometheus") if "ports" in file["services"][name]]
+
+
+def test_nothing_is_open_by_default() -> None:
+    assert open_doors(compose()) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ("127.0.0.1:${GRAFANA_PORT", "0.0.0.0:${GRAFANA_PORT", "grafana is published to everybody"),
+        ("${SGF_ADMIN_TOKEN:-}", "${SGF_ADMIN_TOKEN:-let-me-in-please}", "has a default for SGF_ADMIN_TOKEN"),
+        ("cap_drop: [ALL]", "cap_drop: []", "capabilities"),
+        ("redis:7.4-bookworm", "redis:latest", "redis is not pinned"),
+        (
+            '    volumes: ["redis:/data"]\n',
+            '    volumes: ["redis:/data"]\n    ports: ["127.0.0.1:6379:6379"]\n',
+            "redis is published",
+        ),
+    ],
+)
+def test_an_open_door_is_found(right: str, wrong: str, told: str) -> None:
+    text = COMPOSE.read_text()
+    assert right in text
+    assert told in "\n".join(open_doors(compose(text.replace(right, wrong))))
+
+
+def test_grafana_refuses_to_start_without_a_password() -> None:
+    guard = compose()["services"]["grafana"]["entrypoint"][2].replace("$$", "$").replace("exec /run.sh", "echo started")
+    refused = run("sh", "-c", guard, check=False, env={"GF_SECURITY_ADMIN_PASSWORD": ""})
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "GRAFANA_ADMIN_PASSWORD" in refused.stderr
+    assert run("sh", "-c", guard, env={"GF_SECURITY_ADMIN_PASSWORD": "x"}).stdout == "started\n"
+
+
+def test_the_demo_is_trained_only_where_no_version_is_live(tmp_path: Path) -> None:
+    command = compose()["services"]["demo"]["entrypoint"][2].replace("$$", "$").replace("exec sgf-train", "echo sgf-train")
+    (tmp_path / "digits").mkdir()
+    assert (
+        run("sh", "-c", command, env={"SGF_STORE": str(tmp_path)}).stdout == "sgf-train --recipe digits --activate --quiet\n"
+    )
+    (tmp_path / "digits" / "CURRENT").write_text("1\n")
+    assert run("sh", "-c", command, env={"SGF_STORE": str(tmp_path)}).stdout == ""
+
+
+def test_everything_waits_for_what_it_needs() -> None:
+    services = compose()["services"]
+    for name, service in services.items():
+        for other, how in (service.get("depends_on") or {}).items():
+            if how["condition"] == "service_healthy" and other != "service":  # the service's check is in its image
+                assert "healthcheck" in services[other], f"{name} waits for the health of {other}, which has none"
+    assert services["service"]["depends_on"]["demo"]["condition"] == "service_completed_successfully"
+
+
+def test_the_example_of_secrets_has_none_and_every_variable_is_in_it_or_has_a_default() -> None:
+    example = dict(
+        line.split("=", 1)
+        for line in (ROOT / "deploy" / ".env.example").read_text().splitlines()
+        if "=" in line and line[0] != "#"
+    )
+    assert not any(example[name] for name in ("SGF_ADMIN_TOKEN", "SGF_API_KEYS", "GRAFANA_ADMIN_PASSWORD"))
+    used = set(re.findall(r"\$\{([A-Z_]+)", COMPOSE.read_text()))
+    assert set(example) - {"COMPOSE_PROFILES"} <= used
+    assert ".env" in (ROOT / ".gitignore").read_text().splitlines()
+
+
+def test_the_service_knows_every_setting_that_it_is_given() -> None:
+    from service.settings import Settings
+
+    for name in ("service", "service-gpu"):
+        given = {
+            key: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value)
+            for key, value in compose()["services"][name]["environment"].items()
+        }
+        assert Settings.from_env(given).redis_url == "redis://redis:6379/0"

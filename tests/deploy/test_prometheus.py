@@ -1,0 +1,110 @@
+"""A real Prometheus with our configuration scrapes a real service: targets up, rules loaded, every query answered."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.deploy import queries
+from tests.deploy.test_observability import COMING
+from tests.deploy.tools import ROOT, need, thorough
+from tests.service.redis_server import RedisServer
+from tests.service.serving import free_port, in_processes, until
+
+pytestmark = thorough
+CONFIGURED = "service:8000"
+"""Where compose has the service."""
+
+
+@contextmanager
+def prometheus(folder: Path, service_port: int) -> Iterator[httpx.Client]:
+    """Our configuration, but for the address of the service and a quicker pace; a client of its API."""
+    for path in (ROOT / "deploy" / "prometheus").glob("*.yml"):
+        text = path.read_text().replace(CONFIGURED, f"127.0.0.1:{service_port}")
+        (folder / path.name).write_text(
+            text.replace("_interval: 5s", "_interval: 1s").replace("_interval: 15s", "_interval: 1s")
+        )
+    port = free_port()
+    options = [
+        f"--config.file={folder}/prometheus.yml",
+        f"--storage.tsdb.path={folder}/data",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with (folder / "log").open("w") as log, subprocess.Popen([need("prometheus"), *options], stderr=log) as process:
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+                until(lambda: process.poll() is not None or _ready(client), seconds=30)
+                assert process.poll() is None, (folder / "log").read_text()
+                yield client
+        finally:
+            process.terminate()
+            process.wait(timeout=20)
+
+
+def _ready(client: httpx.Client) -> bool:
+    try:
+        return client.get("/-/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def asked(client: httpx.Client, path: str, **parameters: str) -> Any:
+    answer = client.get(f"/api/v1/{path}", params=parameters).json()
+    assert answer["status"] == "success", answer
+    return answer["data"]
+
+
+def health(client: httpx.Client) -> list[str]:
+    return [one["health"] for one in asked(client, "targets")["activeTargets"]]
+
+
+def test_targets_are_up_rules_loaded_and_every_query_has_an_answer(store: Path, tmp_path: Path) -> None:
+    redis = RedisServer(tmp_path)
+    new = {"id": "a", "features": [1, 2, 3, 4, 5], "neighbors": [0, 3]}
+    try:
+        with (
+            in_processes(store, workers=2, redis_url=redis.url) as (service, _process, _lines),
+            prometheus(tmp_path, service.base_url.port or 0) as client,
+        ):
+            until(lambda: health(client) == ["up"], seconds=30)
+
+            def everything_answered() -> bool:
+                service.post("/predict", json={"nodes": [1], "new_nodes": [new]}).raise_for_status()
+                return not unanswered(client)
+
+            until(everything_answered, seconds=60)
+            (group,) = asked(client, "rules")["groups"]
+            assert len(group["rules"]) == len(list(queries.of_alerts()))
+            until(lambda: {one["health"] for one in asked(client, "rules")["groups"][0]["rules"]} == {"ok"}, seconds=30)
+            assert {one["state"] for one in asked(client, "rules")["groups"][0]["rules"]} == {"inactive"}
+    finally:
+        redis.kill()
+
+
+def unanswered(client: httpx.Client) -> list[str]:
+    """Queries of the dashboard without a result. Annotations are silent unless a version has just gone live."""
+    panels = [target for panel in queries.read_dashboard()["panels"] for target in panel.get("targets", ())]
+    found = queries.of_dashboard({"panels": [{"targets": panels}], "annotations": {"list": []}})
+    expected = [one for one in found if not {name for name, _ in queries.needed(one)} & COMING]
+    return [one for one in expected if not asked(client, "query", query=one)["result"]]
+
+
+def test_a_service_that_is_not_there_is_seen(tmp_path: Path) -> None:
+    with prometheus(tmp_path, free_port()) as client:
+        until(lambda: health(client) == ["down"], seconds=30)
+        assert unanswered(client)
+
+
+def test_a_broken_configuration_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        sys.modules[__name__], "CONFIGURED", 'targets: ["service:8000"]'
+    )  # leaves a number where a list belongs
+    with pytest.raises(AssertionError, match=r"err="), prometheus(tmp_path, free_port()):
+        pass
