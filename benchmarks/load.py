@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,12 +77,15 @@ async def _run(port: int, requests: Sequence[bytes], connections: int, seconds: 
 
 
 async def _ask_at_rate(callers: Sequence[Caller], start: float, seconds: float, rate: float) -> None:
-    asked = 0
+    asked, turn = 0, deque(callers)  # in turn: a connection that nobody uses would be closed
     while (now := time.perf_counter() - start) < seconds:
-        free = (one for one in callers if one.free)
-        while asked < now * rate and (one := next(free, None)) is not None:
-            one.ask()
-            asked += 1
+        for _ in callers:
+            if asked >= now * rate:
+                break
+            if turn[0].free:
+                turn[0].ask()
+                asked += 1
+            turn.rotate(-1)
         asked = max(asked, int(now * rate) - len(callers))  # what no connection was free for is not made up for later
         await asyncio.sleep(0.0005)
 

@@ -1,8 +1,8 @@
 """Admit or refuse, before a request costs anything.
 
-A worker answers most requests on the spot, so a queue forms where nobody sees it: in the sockets. A heart that beats late
-tells how long it is. A crowd that comes once is let in; while a worker runs late for longer, it takes fewer at a time, so
-that those it takes are answered soon, until nobody had to be refused for a while.
+A crowd that comes once is let in. If it stays, so that answers take long, fewer are taken at a time, so that those are
+answered soon; until nobody had to be refused for a while. How long they take is known without a clock for each: the sum of
+what was in hand, over time, divided by the number of those that left (Little's law).
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from service.metrics import Metrics
 from service.settings import Settings
 
 LATE_BEATS = 5
-"""In a row: one late beat may be the machine's, several are ours."""
+"""In a row: one may be the machine's, several are ours."""
 CALM_SECONDS = 1.0
 """How long nobody must have been refused until a crowd is let in again."""
+CROWD = 2
+"""So many times more in hand than a worker takes while it is late. Callers who are fewer than that are never refused."""
 RECEIVING = 4
 """Requests whose bodies are still coming, for each that may be in hand."""
 
@@ -26,37 +28,59 @@ RECEIVING = 4
 class Admission:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings, self._metrics = settings, metrics
+        self._inflight, self._left = 0, 0
+        self._waited, self._changed_at, self._looked_at = 0.0, time.monotonic(), time.monotonic()
         self._late_beats, self._calm_at = 0, 0.0
-        self.inflight = 0
-        self.limit = settings.max_inflight
+        self._limit = settings.max_inflight
         self.answering = Answering(self)
         self.receiving = Receiving(self, settings)
         self.receiving_orders = Receiving(self, settings, sheds=False)
         """From an administrator, who may have come because of the crowd."""
 
-    def beat(self, late: float) -> None:
-        """The heartbeat came this late."""
-        self._late_beats = self._late_beats + 1 if late > self._settings.max_lag_seconds else 0
+    def beat(self, _late: float = 0.0) -> None:
+        """A look at how long those took that have left since the last one."""
+        if self._left:
+            self._late_beats = self._late_beats + 1 if self._is_late() else 0
+            self._left, self._waited, self._looked_at = 0, 0.0, time.monotonic()
         if self._late_beats >= LATE_BEATS:
             self._calm_at = time.monotonic() + CALM_SECONDS
-        crowded = time.monotonic() < self._calm_at
-        self.limit = (
-            min(self._settings.late_inflight, self._settings.max_inflight) if crowded else self._settings.max_inflight
-        )
-        self._metrics.queue_depth.set(self.inflight)
+        most = self._settings.max_inflight
+        self._limit = min(self._settings.late_inflight, most) if time.monotonic() < self._calm_at else most
+        self._metrics.queue_depth.set(self._inflight)
         self.receiving.give_up_on_slow_ones()
         self.receiving_orders.give_up_on_slow_ones()
 
     def check(self) -> None:
         """Raises Refusal (429)."""
-        if self.inflight >= self.limit:
-            raise self.shed("inflight" if self.limit == self._settings.max_inflight else "lag")
+        if self._inflight >= self._limit:
+            raise self.shed("inflight" if self._limit == self._settings.max_inflight else "lag")
+
+    def enter(self) -> None:
+        """Raises Refusal (429)."""
+        self.check()
+        self._pass_time()
+        self._inflight += 1
+
+    def leave(self) -> None:
+        self._pass_time()
+        self._inflight -= 1
+        self._left += 1
 
     def shed(self, reason: str) -> Refusal:
         self._metrics.shed.labels(reason).inc()
         if reason == "lag":
             self._calm_at = time.monotonic() + CALM_SECONDS
         return Refusal("overloaded", "too many requests at once; come back in a moment")
+
+    def _is_late(self) -> bool:
+        in_hand = self._waited / max(time.monotonic() - self._looked_at, 1e-9)
+        too_long = self._waited / self._left > self._settings.max_lag_seconds
+        return too_long and in_hand > CROWD * self._settings.late_inflight
+
+    def _pass_time(self) -> None:
+        now = time.monotonic()
+        self._waited += self._inflight * (now - self._changed_at)
+        self._changed_at = now
 
 
 class Answering:
@@ -66,11 +90,10 @@ class Answering:
         self._admission = admission
 
     def __enter__(self) -> None:
-        self._admission.check()
-        self._admission.inflight += 1
+        self._admission.enter()
 
     def __exit__(self, *_: object) -> None:
-        self._admission.inflight -= 1
+        self._admission.leave()
 
 
 class Receiving:

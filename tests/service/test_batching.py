@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -271,38 +271,33 @@ def test_a_body_that_does_not_come_is_given_up_and_another_cancellation_is_not_m
     asyncio.run(main())
 
 
-def test_a_worker_that_runs_late_takes_fewer_until_nobody_had_to_be_refused_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    admission = Admission(Settings(max_lag_seconds=0.01, max_inflight=64, late_inflight=16), Metrics())
+def test_while_a_crowd_waits_for_long_a_worker_takes_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    admission = Admission(Settings(max_lag_seconds=0.005, max_inflight=64, late_inflight=8), Metrics())
     now = 100.0
     monkeypatch.setattr("service.admission.time.monotonic", lambda: now)
 
-    def taken_of_a_crowd() -> int:
-        """A hundred at once."""
-        with ExitStack() as crowd:
-            for count in range(100):
-                try:
-                    crowd.enter_context(admission.answering)
-                except Refusal:
-                    return count
-        return 100
+    def taken(crowd: int, seconds: float = 0.0) -> int:
+        """How many of a crowd, all of whom come at once and are answered after a time."""
+        nonlocal now
+        count = 0
+        with ExitStack() as inside, suppress(Refusal):
+            for _ in range(crowd):
+                inside.enter_context(admission.answering)
+                count += 1
+            now += seconds
+        admission.beat()
+        return count
 
-    def beats(*late: float) -> None:
-        for one in late:
-            admission.beat(one)
-
-    beats(0.1, 0.1, 0.1, 0.1, 0.0)  # a hiccup
-    assert taken_of_a_crowd() == 64
-    beats(0.1, 0.1, 0.1, 0.1, 0.1)
-    assert taken_of_a_crowd() == 16
-    for _ in range(5):  # a crowd comes again and again: on time now, because it takes fewer
+    assert [taken(64, 0.02) for _ in range(4)] == [64] * 4
+    assert taken(64, 0.001) == 64  # a hiccup, and they are quick again
+    assert [taken(16, 0.02) for _ in range(9)] == [16] * 9  # slow, but no crowd
+    assert [taken(64, 0.02) for _ in range(6)] == [64] * 5 + [8]
+    for _ in range(5):  # it comes again and again: quickly answered now, because fewer are taken
+        assert taken(64, 0.002) == 8
         now += 0.5
-        beats(0.0)
-        assert taken_of_a_crowd() == 16
     now += 1.1
-    beats(0.0)
-    assert taken_of_a_crowd() == 64
+    admission.beat()
+    assert taken(64) == 64
 
 
 def test_the_heartbeat_tells_how_late_the_event_loop_is() -> None:
