@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from model_store import durable
 from model_store.errors import LiveVersionChanged, NothingToRollBackTo, SnapshotError, StoreError, UnknownVersion
@@ -127,11 +127,11 @@ class ModelVersions:
                 durable.sync(self.folder)
         return version
 
-    def activate(self, version: int | str, *, instead_of: int | None = None) -> None:
+    def activate(self, version: int | str, *, instead_of: int | Literal["any"] | None = "any") -> None:
         """Verifies a version, replays its probes, and makes it the live one.
 
         Args:
-            instead_of: the version that must still be live, for whoever has compared the two.
+            instead_of: the version that must still be live, for whoever has compared the two; None: none may be.
 
         Raises:
             LiveVersionChanged: `instead_of` is not live any more.
@@ -141,7 +141,7 @@ class ModelVersions:
             snapshot.replay()
             with exclusive(self.folder / LOCK):
                 self._mend()
-                if instead_of is not None:
+                if instead_of != "any":
                     self._need_live(instead_of)
                 if self.live() != number:
                     self._make_live("activate", number)
@@ -259,10 +259,10 @@ class ModelVersions:
         shutil.rmtree(hidden, ignore_errors=True)
         return True
 
-    def _need_live(self, version: int) -> None:
+    def _need_live(self, version: int | None) -> None:
         """The caller holds the lock."""
         if (live := self.live()) != version:
-            raise LiveVersionChanged(f"version {live or 'none'} of {self.name} is live by now, not {version}")
+            raise LiveVersionChanged(f"version {live or 'none'} of {self.name} is live by now, not {version or 'none'}")
 
     def _live_or_fail(self) -> int:
         live = self.live()

@@ -75,7 +75,7 @@ class Batcher:
             if watcher is None or not watcher.done():
                 raise
             self._metrics.shed.labels("gone").inc()
-            raise Refusal("deadline", "the caller hung up") from None
+            raise Refusal("gone", "the caller hung up") from None  # who never hears it; the log and the metrics do
         finally:
             if watcher is not None:
                 watcher.cancel()

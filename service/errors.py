@@ -36,6 +36,7 @@ STATUS: Mapping[str, int] = {
     "invalid": 422,
     "no_answer": 422,
     "overloaded": 429,
+    "gone": 499,
     "internal": 500,
     "not_ready": 503,
     "deadline": 503,

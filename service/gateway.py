@@ -54,7 +54,7 @@ class Gateway:
         if exchange.path in ANSWERED_HERE:
             reply = await self._answered(exchange)
             if self._probation.watched is not None:
-                self._probation.answered(reply.status)
+                self._probation.answered(failed=reply.error == "internal")
             await exchange.reply(reply)
             self._finished(exchange, exchange.path, reply.status, start, len(reply.content), reply.error)
             return

@@ -36,17 +36,18 @@ class Probation:
         self._ends_at = time.monotonic() + left
         self.watched = version if left > 0 else None
 
-    def answered(self, status: int) -> None:
+    def answered(self, failed: bool) -> None:
+        """`failed`: by our own fault. A crowd, or callers who hang up, say nothing about a version."""
         self._answers += 1
-        self._failures += status >= 500
+        self._failures += failed
 
     def look(self, versions: ModelVersions) -> None:
         """Leaves the version that is watched, or stops watching it."""
         if self.watched is None:
             return
         answers, failures = self._answers, self._failures
-        if time.monotonic() > self._ends_at:
-            self.watched = None
+        if time.monotonic() > self._ends_at or self._seconds_left(versions, self.watched) <= 0:
+            self.watched = None  # long enough; or somebody rolled back to it meanwhile
         elif answers >= self._settings.probation_answers and failures / answers > self._settings.probation_failures:
             self._leave(versions, self.watched, f"{failures} of its first {answers} answers here failed")
 

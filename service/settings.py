@@ -130,7 +130,7 @@ class Settings:
     probation_seconds: float = _setting(300.0, "how long after it went live a version may be left by itself", _seconds)
     probation_answers: int = _setting(20, "answers of one worker before it judges a version by its failures", _count)
     probation_failures: float = _setting(
-        0.2, "share of answers of one worker that fail (5xx) above which it goes back", _share
+        0.2, "share of answers of one worker that fail (500) above which it goes back", _share
     )
     access_log: bool = _setting(True, "one JSON line per request", _switch)
 

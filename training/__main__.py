@@ -55,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(given[1:]) if parser else train_parser().parse_args(given)
     options.events = Events(getattr(options, "events", None))
     options.events.tell("started", pid=os.getpid())
+    if at_most := getattr(options, "at_most", None):
+        signal.alarm(at_most)  # by the kernel's hand: it needs nobody who watches
     # Outside the loop, which has its own answer to signals, a signal clears away what is half written.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -162,6 +164,7 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
 def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object and no progress")
     parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--at-most", type=int, metavar="SECONDS", help="end after so long, whatever has been reached")
     parser.add_argument("--events", type=Path, metavar="FILE", help="append what happens to this file, as JSON lines")
 
 

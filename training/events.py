@@ -29,7 +29,9 @@ class Events:
     def tell(self, event: Event, **facts: Any) -> None:
         if self._handle is not None:
             line = {"event": event, "at": datetime.now(UTC).isoformat(timespec="milliseconds"), **facts}
-            os.write(self._handle, json.dumps(line).encode() + b"\n")
+            content = json.dumps(line).encode() + b"\n"
+            while content:  # a disk that fills takes part of it
+                content = content[os.write(self._handle, content) :]
 
 
 class Pace:

@@ -7,6 +7,7 @@ jackknife over the nodes, which holds for every metric that we have. Better mean
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,6 +24,9 @@ from training.labelled import TEST, LabelledGraph
 
 MARGIN = 2.0
 """Standard errors of the paired difference: of models that are no better, about one in forty passes."""
+MOST_LUCK = 0.023
+"""The same, for accuracy, counted exactly."""
+EXACTLY_COUNTED = 1000
 LEAST_NODES = 20
 """On fewer, luck looks like a difference."""
 GROUPS = 100
@@ -46,16 +50,32 @@ class Comparison:
 
     @property
     def better(self) -> bool:
-        return self.difference > MARGIN * self.standard_error
+        return self.difference > MARGIN * self.standard_error and self.luck < MOST_LUCK
+
+    @property
+    def luck(self) -> float:
+        """How often a fair coin, thrown for every node on which the two differ, would be as kind to the challenger.
+
+        Where they rarely differ, a standard error is too sure of itself: four wins and no loss are one in sixteen. Where
+        they often do, it is a good judge, and nothing is counted (0).
+        """
+        if self.wins is None or self.losses is None or self.metric != "accuracy":
+            return 0.0
+        thrown = self.wins + self.losses
+        if thrown > EXACTLY_COUNTED:
+            return 0.0
+        as_kind = sum(math.comb(thrown, wins) for wins in range(self.wins, thrown + 1))
+        return as_kind / float(2**thrown)
 
     def __str__(self) -> str:
         counts = (
             "" if self.wins is None else f"; {self.wins} nodes are right by the new one only, {self.losses} by the live one"
         )
+        luck = f"; {self.luck:.3f} by luck alone, asked for less than {MOST_LUCK}" if self.luck else ""
         return (
             f"{self.metric} {self.challenger:.4f} against {self.champion:.4f} on {self.nodes:,} held-out nodes: "
             f"{self.difference:+.4f}, asked for more than {MARGIN * self.standard_error:.4f} "
-            f"({MARGIN:g} standard errors){counts}"
+            f"({MARGIN:g} standard errors){counts}{luck}"
         )
 
 
@@ -156,6 +176,8 @@ def incomparable(challenger: Contestant, champion: Champion, data: LabelledGraph
         return f"it was trained for {old.task}, the data is {new.task}"
     if old.in_features != new.in_features:
         return f"it reads {old.in_features} features, the data has {new.in_features}"
+    if old.task == "regression" and old.out_features != new.out_features:
+        return f"it predicts {old.out_features} values, the data has {new.out_features}"
     if old.out_features > new.out_features:
         return f"it knows {old.out_features} classes, the data has {new.out_features}"
     features = manifest.dataset.get("features")
@@ -166,12 +188,15 @@ def incomparable(challenger: Contestant, champion: Champion, data: LabelledGraph
     return None
 
 
-def _fairness(manifest: Manifest, data: LabelledGraph) -> tuple[bool, str]:
+def _fairness(manifest: Manifest, data: LabelledGraph) -> tuple[bool | None, str]:
     """Whether the champion, too, has not seen the held-out nodes in training."""
+    if manifest.training.get("warm_start"):
+        told = "the live version began from another one's weights, and what those were trained on is not known here"
+        return None, told
     if manifest.dataset.get("sha256") == data.sha256():
         return True, "both were trained on the same data with the same split"
     if data.drawn is not None and manifest.training.get("split") == data.drawn:
-        return True, "the data has changed, and every node kept its part: the live version has not trained on these either"
+        return True, "the data has changed, and a node that kept its id (or row) kept its part"
     return False, (
         "the live version was trained on other data or another split, and may have trained on some of these nodes, "
         "which would favour it: a new version that wins is better, one that loses need not be worse"

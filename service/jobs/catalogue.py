@@ -40,8 +40,9 @@ class Catalogue:
         root = self._root.resolve()
         try:
             found = (root / wanted).resolve(strict=True)
-        except OSError:
+        except (OSError, RuntimeError):  # the latter for links that go round in a circle
             raise Refusal("invalid", f"there is no {data!r} below the data root", field="data") from None
-        if not found.is_relative_to(root):
-            raise Refusal("invalid", f"{data!r} leads out of the data root", field="data")
+        for path in (found, *(found.iterdir() if found.is_dir() else ())):
+            if not path.resolve().is_relative_to(root):
+                raise Refusal("invalid", f"{data!r} leads out of the data root", field="data")
         return found

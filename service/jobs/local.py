@@ -12,6 +12,7 @@ from service.jobs.runner import Line
 from service.jobs.sqlite_ledger import SqliteLedger
 from service.jobs.submission import Submission
 from service.jobs.supervision import Supervision, log_tail, numbered_lines
+from service.jobs.training_process import LOCK, is_held
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -95,7 +96,7 @@ class LocalRunner:
         self._metrics.job_entered(job)
         known = {one.id for one in self._ledger.jobs()}
         for path in self._folder.iterdir():
-            if path.is_dir() and path.name not in known:
+            if path.is_dir() and path.name not in known and not is_held(path / LOCK):  # held: a worker's, by way of Redis
                 shutil.rmtree(path, ignore_errors=True)
 
     def _folder_of(self, job_id: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 ACTIVE: tuple[State, ...] = ("queued", "running")
+_PATH = re.compile(r"(?<![\w./])(?:/[^\s/:'\"]+){2,}")
 
 
 class Job(BaseModel):
@@ -64,11 +66,16 @@ class Job(BaseModel):
             case "activated":
                 changes = {"live": True}
             case "failed":
-                changes = {"error": event["error"]}
+                changes = {"error": without_paths(event["error"])}
         return self.model_copy(update=changes)
 
     def ended(self, state: State, error: str | None = None) -> Job:
         return self.model_copy(update={"state": state, "error": error, "finished_at": now()})
+
+
+def without_paths(text: str) -> str:
+    """Where things lie on this machine is nobody's business: of a path only the name is shown."""
+    return _PATH.sub(lambda found: f".../{found.group().rpartition('/')[2]}", text)
 
 
 def now() -> str:

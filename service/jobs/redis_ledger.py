@@ -47,10 +47,11 @@ class RedisLedger:
         def attempt(pipe: Any) -> Job:
             if key is not None and (known := pipe.get(named)):
                 before = orjson.loads(known)
-                if before["digest"] != digest:
-                    raise other_request(key, before["id"])
-                return self._read(pipe, before["id"])
-            if other := pipe.get(active):
+                if pipe.exists(f"{PREFIX}record:{before['id']}"):  # else it was forgotten
+                    if before["digest"] != digest:
+                        raise other_request(key, before["id"])
+                    return self._read(pipe, before["id"])
+            if (other := pipe.get(active)) and pipe.exists(f"{PREFIX}record:{other}"):
                 raise already_running(job.model, other)
             pipe.multi()
             if key is not None:
@@ -83,7 +84,7 @@ class RedisLedger:
             if job.state == "queued":
                 job = job.ended("cancelled")
                 _write(pipe, job)
-                pipe.delete(f"{PREFIX}active:{job.model}")
+                pipe.delete(f"{PREFIX}active:{job.model}")  # its own: another one is refused while it is active
             elif job.state == "running":
                 job = job.model_copy(update={"cancel_requested": True})
                 pipe.set(f"{PREFIX}cancel:{job_id}", 1, ex=KEPT_SECONDS)
@@ -109,43 +110,46 @@ class RedisLedger:
     def report(self, job: Job, lines: list[str], tail: str) -> bool:
         """A sign of life with all that is known. Puts back what a Redis that was lost has forgotten.
 
-        Returns whether somebody wants it cancelled.
+        Returns whether to stop: somebody wants it cancelled, or it was given up while we were away and is not ours any more.
         """
-        events, active = f"{PREFIX}events:{job.id}", f"{PREFIX}active:{job.model}"
-        with _answering():
-            known, cancel, holder = (
-                self._redis.llen(events),
-                self._redis.get(f"{PREFIX}cancel:{job.id}"),
-                self._redis.get(active),
-            )
-            with self._redis.pipeline() as pipe:
-                _write(pipe, job.model_copy(update={"cancel_requested": bool(cancel)}))
-                if lines[known:]:
-                    pipe.rpush(events, *lines[known:])
-                pipe.expire(events, KEPT_SECONDS)
-                pipe.set(f"{PREFIX}log:{job.id}", tail, ex=KEPT_SECONDS)
-                if job.active:
-                    pipe.set(f"{PREFIX}beat:{job.id}", 1, ex=BEAT_SECONDS)
-                    pipe.set(active, job.id, nx=True)
-                elif holder == job.id:
-                    pipe.delete(active)
-                pipe.execute()
-        return bool(cancel)
+        record, events, active = f"{PREFIX}record:{job.id}", f"{PREFIX}events:{job.id}", f"{PREFIX}active:{job.model}"
+
+        def attempt(pipe: Any) -> bool:
+            stored, holder, known = pipe.get(record), pipe.get(active), pipe.llen(events)
+            cancel = bool(pipe.get(f"{PREFIX}cancel:{job.id}"))
+            given_up = stored is not None and not Job.model_validate_json(stored).active
+            if given_up or holder not in (None, job.id):
+                return True
+            pipe.multi()
+            _write(pipe, job.model_copy(update={"cancel_requested": cancel}))
+            if lines[known:]:
+                pipe.rpush(events, *lines[known:])
+            pipe.expire(events, KEPT_SECONDS)
+            pipe.set(f"{PREFIX}log:{job.id}", tail, ex=KEPT_SECONDS)
+            if job.active:
+                pipe.set(f"{PREFIX}beat:{job.id}", 1, ex=BEAT_SECONDS)
+                pipe.set(active, job.id)
+            else:
+                pipe.delete(active)
+            return cancel
+
+        return self._transaction(attempt, record, active)
 
     def give_up(self, job: Job) -> Job:
         """Marks a job as it now stands, unless its trainer has spoken in the meantime."""
-        record, beat = f"{PREFIX}record:{job.id}", f"{PREFIX}beat:{job.id}"
+        record, beat, active = f"{PREFIX}record:{job.id}", f"{PREFIX}beat:{job.id}", f"{PREFIX}active:{job.model}"
 
         def attempt(pipe: Any) -> Job:
-            found, spoken = self._read(pipe, job.id), pipe.get(beat)
+            found, spoken, holder = self._read(pipe, job.id), pipe.get(beat), pipe.get(active)
             if spoken or not found.active:
                 return found
             pipe.multi()
             _write(pipe, job)
-            pipe.delete(f"{PREFIX}active:{job.model}")
+            if holder == job.id:
+                pipe.delete(active)
             return job
 
-        return self._transaction(attempt, record, beat)
+        return self._transaction(attempt, record, beat, active)
 
     def beats(self, job_id: str) -> bool:
         with _answering():
@@ -179,7 +183,7 @@ class RedisLedger:
 
 
 def _write(pipe: Any, job: Job) -> None:
-    pipe.set(f"{PREFIX}record:{job.id}", job.model_dump_json(), ex=KEPT_SECONDS)
+    pipe.set(f"{PREFIX}record:{job.id}", job.model_dump_json(), ex=None if job.active else KEPT_SECONDS)
     pipe.zadd(ORDER, {job.id: datetime.fromisoformat(job.submitted_at).timestamp()})
 
 

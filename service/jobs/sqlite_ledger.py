@@ -12,6 +12,8 @@ from service.jobs.record import Job
 from service.jobs.runner import already_running, has_ended, other_request, unknown_job
 from service.jobs.supervision import running
 
+READING = "BEGIN"
+"""Takes no lock from those who write."""
 KEPT = 200
 """Jobs; older ones that have ended are forgotten."""
 SCHEMA = """
@@ -46,11 +48,11 @@ class SqliteLedger:
         return job
 
     def get(self, job_id: str) -> Job:
-        with self._transaction() as database:
+        with self._transaction(READING) as database:
             return _job(_row(database, job_id))
 
     def jobs(self) -> list[Job]:
-        with self._transaction() as database:
+        with self._transaction(READING) as database:
             return [_job(row) for row in database.execute("SELECT * FROM jobs ORDER BY number DESC")]
 
     def save(self, job: Job) -> None:
@@ -71,7 +73,7 @@ class SqliteLedger:
         return job
 
     def running(self) -> Job | None:
-        with self._transaction() as database:
+        with self._transaction(READING) as database:
             row = database.execute("SELECT * FROM jobs WHERE state = 'running' ORDER BY number").fetchone()
             return None if row is None else _job(row)
 
@@ -86,12 +88,12 @@ class SqliteLedger:
         return job
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
         """A connection per transaction: they are short, come from any thread, and cost a fraction of a millisecond."""
         try:
             database = self._opened()
             try:
-                database.execute("BEGIN IMMEDIATE")
+                database.execute(begin)
                 yield database
                 database.execute("COMMIT")
             finally:

@@ -8,9 +8,10 @@ import time
 from collections.abc import AsyncIterator
 
 from service.errors import Refusal
-from service.jobs.runner import Runner
+from service.jobs.record import Job
+from service.jobs.runner import Line, Runner
 
-LOOK_SECONDS, KEEP_ALIVE_SECONDS = 0.2, 15.0
+LOOK_SECONDS, KEEP_ALIVE_SECONDS = 0.5, 15.0
 
 
 async def events(runner: Runner, job_id: str, after: int) -> AsyncIterator[str]:
@@ -18,13 +19,12 @@ async def events(runner: Runner, job_id: str, after: int) -> AsyncIterator[str]:
     spoken = time.monotonic()
     while True:
         try:
-            job = await asyncio.to_thread(runner.job, job_id)  # before its events: none is missed when it has ended
-            lines = await asyncio.to_thread(runner.events, job_id, after)
+            job, lines = await asyncio.to_thread(_look, runner, job_id, after)
         except Refusal as refusal:
             yield _event("error", json.dumps(refusal.body()))
             return
         for after, text in lines:
-            yield _event(json.loads(text)["event"], text, after)
+            yield _event(_name(text), text, after)
             spoken = time.monotonic()
         if not job.active:
             yield _event("end", job.model_dump_json())
@@ -33,6 +33,19 @@ async def events(runner: Runner, job_id: str, after: int) -> AsyncIterator[str]:
             yield ": still there\n\n"
             spoken = time.monotonic()
         await asyncio.sleep(LOOK_SECONDS)
+
+
+def _look(runner: Runner, job_id: str, after: int) -> tuple[Job, list[Line]]:
+    job = runner.job(job_id)  # before its events: none is missed when it has ended
+    return job, runner.events(job_id, after)
+
+
+def _name(text: str) -> str:
+    """A line that a full disk cut short is passed on as it is."""
+    try:
+        return str(json.loads(text)["event"])
+    except (ValueError, KeyError):
+        return "message"
 
 
 def _event(name: str, data: str, number: int | None = None) -> str:

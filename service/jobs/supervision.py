@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import time
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ from typing import Any
 
 from model_store import Store, StoreError
 from service.jobs.catalogue import Catalogue
-from service.jobs.record import Job, State, now
+from service.jobs.record import Job, State, now, without_paths
 from service.jobs.runner import Line
 from service.jobs.submission import parsed
 from service.jobs.training_process import EVENTS, LOG, TrainingProcess
@@ -21,7 +20,6 @@ from service.settings import Settings
 PATIENCE_SECONDS = 1.0
 """How long a training that is told to stop may take before it is killed."""
 TAIL_BYTES, TAIL_LINES = 8192, 40
-_PATH = re.compile(r"(?<![\w./])(?:/[^\s/:'\"]+){2,}")
 
 
 class Supervision:
@@ -131,7 +129,7 @@ def whole_lines(path: Path, place: int) -> list[tuple[str, int]]:
     for line in content.splitlines(keepends=True):
         if line.endswith(b"\n"):
             place += len(line)
-            found.append((line.decode().rstrip("\n"), place))
+            found.append((without_paths(line.decode(errors="replace").rstrip("\n")), place))
     return found
 
 
@@ -148,8 +146,3 @@ def log_tail(folder: Path) -> str:
     except FileNotFoundError:
         return ""
     return without_paths("\n".join(text.splitlines()[-TAIL_LINES:]))
-
-
-def without_paths(text: str) -> str:
-    """Where things lie on this machine is nobody's business: of a path only the name is shown."""
-    return _PATH.sub(lambda found: f".../{found.group().rpartition('/')[2]}", text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -21,6 +22,8 @@ from service.settings import Settings
 
 EVENTS, LOG, LOCK = "events.jsonl", "log.txt", "lock"
 PR_SET_PDEATHSIG = 1
+GRACE_SECONDS = 60
+"""Over the limit of a training, at which its supervisor ends it: then it ends by itself, if nobody supervises it."""
 THREAD_LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -33,6 +36,7 @@ class TrainingProcess:
         """`tied`: it dies with the thread that calls this; else it outlives us, and somebody adopts it."""
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "training", *arguments, "--quiet", f"--events={folder / EVENTS}"]
+        command.append(f"--at-most={round(settings.training_seconds) + GRACE_SECONDS}")
         held = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,9 +75,16 @@ class TrainingProcess:
     def signal(self, number: signal.Signals) -> None:
         """To all of its group. While the lock is held somebody of the group lives, so the number is still theirs."""
         text = (self._folder / LOCK).read_text().strip()
-        if text:  # else its starter died between the two lines that start it and write this: it cannot be stopped
+        leader = int(text) if text else self._told()
+        if leader is not None:
             with suppress(ProcessLookupError):
-                os.killpg(int(text), number)
+                os.killpg(leader, number)
+
+    def _told(self) -> int | None:
+        """Its number as its first event has it, where its starter died before writing it down."""
+        with suppress(OSError, ValueError, KeyError), (self._folder / EVENTS).open() as events:
+            return int(json.loads(events.readline())["pid"])
+        return None
 
 
 def is_held(lock: Path) -> bool:
@@ -84,7 +95,7 @@ def is_held(lock: Path) -> bool:
 def _environment(settings: Settings) -> dict[str, str]:
     """Ours without our settings: among them are secrets, which training does not need."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SGF_", "PROMETHEUS_"))}
-    threads = settings.training_threads or max(1, (os.cpu_count() or 1) // 2)
+    threads = settings.training_threads or max(1, len(os.sched_getaffinity(0)) // 2)
     return environ | dict.fromkeys(THREAD_LIMITS, str(threads)) | {"SGF_DATA_ROOT": str(settings.data_root.resolve())}
 
 

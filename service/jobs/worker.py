@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import logging
+import shutil
 import signal
 import sys
 import time
@@ -83,6 +84,7 @@ def train(job_id: str) -> None:
             beat_at = time.monotonic() + BEAT_SECONDS
         time.sleep(STEP_SECONDS)
     _patiently(lambda: ledger.report(supervision.job, supervision.lines, log_tail(folder)))
+    shutil.rmtree(folder, ignore_errors=True)  # Redis has it all
     LOG.info("job %s of %s: %s", job.id, job.model, supervision.job.state)
 
 

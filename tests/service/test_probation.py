@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,12 @@ import httpx
 import pytest
 
 from model_store import Store
+from service.errors import Refusal
 from service.known import KnownNodes
 from service.loaded import load
+from service.metrics import Metrics
+from service.probation import Probation
+from service.settings import Settings
 from tests.model_store.samples import publish
 from tests.service.serving import in_thread, until
 
@@ -61,6 +66,37 @@ def test_a_version_whose_answers_fail_is_left(two: Path) -> None:
         assert told["rolled_back"]["why"] == "5 of its first 5 answers here failed"
         assert 'sgf_model_swaps_total{result="rolled_back"} 1.0' in client.get("/metrics").text
     assert history(two) == [("activate", 1), ("activate", 2), ("rollback", 1)]
+
+
+def test_callers_who_hang_up_and_crowds_say_nothing_about_a_version(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = KnownNodes.ask
+
+    async def refuses(self: KnownNodes, loaded: Any, *arguments: Any) -> Any:
+        if loaded.version == 2:
+            raise Refusal("deadline", "no answer in time")
+        return await ask(self, loaded, *arguments)
+
+    monkeypatch.setattr(KnownNodes, "ask", refuses)
+    Store(two).model("demo").activate(2)
+    with in_thread(two, probation_answers=5) as client:
+        statuses = {client.post("/predict", json={"nodes": [1]}).status_code for _ in range(20)}
+        time.sleep(0.3)  # several looks
+        assert statuses == {503}
+        assert client.get("/models").json()["probation"] == 2
+    assert history(two)[-1] == ("activate", 2)
+
+
+def test_a_version_that_somebody_rolled_back_to_is_not_judged(two: Path) -> None:
+    """It was on probation, and in service all the while: this worker never saw the other one."""
+    versions, settings = Store(two).model("demo"), Settings(store=two, probation_answers=1)
+    probation = Probation(settings, Metrics())
+    probation.begin(versions, 1)
+    assert probation.watched == 1
+    versions.activate(2)
+    versions.rollback()
+    probation.answered(failed=True)
+    probation.look(versions)
+    assert (probation.watched, versions.live()) == (None, 1)
 
 
 @pytest.mark.usefixtures("bad_answers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tests.training.samples import config, labelled
 from training import publish, refresh
 from training.delivery import deliver
 from training.events import Events
-from training.gate import MARGIN, Champion, Contestant, Verdict, compare, judge
+from training.gate import MARGIN, MOST_LUCK, Champion, Contestant, Verdict, compare, judge
 from training.labelled import TEST, LabelledGraph
 from training.loop import TrainingConfig, train
 
@@ -38,7 +39,7 @@ def test_paired_figures_are_those_of_the_textbook(pairs: list[tuple[bool, bool]]
     assert found.standard_error == pytest.approx(gains.std(ddof=1) / np.sqrt(len(gains)), abs=1e-9)
     assert (found.wins, found.losses) == ((gains > 0).sum(), (gains < 0).sum())
     if abs(gains.mean() - MARGIN * found.standard_error) > 1e-9:  # on the very edge, rounding decides
-        assert found.better == (gains.mean() > MARGIN * found.standard_error)
+        assert found.better == (gains.mean() > MARGIN * found.standard_error and found.luck < MOST_LUCK)
     if (gains < 0).sum() >= (gains > 0).sum():
         assert not found.better
 
@@ -151,5 +152,36 @@ def test_a_version_that_went_live_meanwhile_is_compared_with_too(store: Store, d
 def test_a_refresh_keeps_the_weights_and_is_no_worse(store: Store, data: LabelledGraph) -> None:
     contestant = publish_trained(store, data, 3, activate=True)
     refresh(store, "demo", data.graph, job="j1", onnx=False)
-    assert store.model("demo").manifest(2).training["job"] == "j1"
-    assert not judge(contestant, Champion.live(store.model("demo")), data).better
+    versions = store.model("demo")
+    assert versions.manifest(2).training["job"] == "j1"
+    with versions.open(2) as refreshed:
+        weights = dict(refreshed.weights)
+    assert all(np.array_equal(weights[name], contestant.weights[name]) for name in contestant.weights)
+    verdict = judge(Contestant(contestant.config, weights), Champion.live(versions), data)
+    assert (verdict.better, verdict.label_flips) == (False, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "better"), [(4, 0, False), (5, 0, False), (6, 0, True), (7, 1, False), (60, 30, True)]
+)
+def test_a_few_lucky_nodes_do_not_decide(wins: int, losses: int, better: bool) -> None:
+    """A coin for each node on which the two differ: 4 to 0 is one in sixteen, whatever the standard error says."""
+    labels = np.zeros(450, dtype=np.int64)
+    champion, challenger = np.tile([1.0, 0.0], (450, 1)), np.tile([1.0, 0.0], (450, 1))
+    champion[:wins] = [0.0, 1.0]
+    challenger[wins : wins + losses] = [0.0, 1.0]
+    found = compare("accuracy", champion, challenger, labels, "multiclass")
+    assert (found.wins, found.losses) == (wins, losses)
+    exact = sum(math.comb(wins + losses, k) for k in range(wins, wins + losses + 1)) / 2 ** (wins + losses)
+    assert found.luck == pytest.approx(exact)
+    assert found.better is better
+
+
+def test_where_no_version_was_live_none_may_have_come_meanwhile(store: Store, data: LabelledGraph) -> None:
+    for seed in (1, 2):
+        publish_trained(store, data, seed)
+    versions = store.model("demo")
+    versions.activate(1, instead_of=None)
+    with pytest.raises(LiveVersionChanged):
+        versions.activate(2, instead_of=None)
+    assert versions.live() == 1

@@ -25,7 +25,7 @@ FOR_EVER = {"hidden": 8, "epochs": 1_000_000}
 
 
 def data_root(folder: Path) -> Path:
-    """graph.npz; shuffled.npz, whose labels mean nothing except where models are compared; a link that leads out."""
+    """graph.npz; shuffled.npz, whose labels mean nothing except where models are compared; links that lead out."""
     root = folder / "data"
     root.mkdir()
     data = labelled(nodes=400)
@@ -36,6 +36,9 @@ def data_root(folder: Path) -> Path:
     np.savez(root / "shuffled.npz", **(arrays | {"y": mixed, "split": split}))
     (folder / "secret.npz").write_bytes((root / "graph.npz").read_bytes())
     (root / "way_out.npz").symlink_to(folder / "secret.npz")
+    (root / "tables").mkdir()
+    (root / "tables" / "nodes.csv").symlink_to(folder / "secret.npz")
+    (root / "circle").symlink_to(root / "circle")
     return root
 
 

@@ -33,7 +33,7 @@ from tests.service.jobs.retraining import (
 from tests.service.serving import Running, in_processes, refused, until
 from tests.service.test_processes import alive
 
-SETTINGS = {"admin_token": TOKEN, "model": "demo", "cache_known": "true"}
+SETTINGS = {"admin_token": TOKEN, "model": "demo", "cache_known": "true", "training_threads": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +192,9 @@ def test_rolling_back_is_one_call(running: Running, folder: Path) -> None:
     client = running.client
     live = client.get("/health/ready").json()["version"]
     told = client.post("/admin/models/rollback", headers=ADMIN)
-    assert told.json() == {"model": "demo", "live": told.json()["live"], "before": live}
+    versions = Store(folder / "models").model("demo")
+    assert versions.live() != live
+    assert told.json() == {"model": "demo", "live": versions.live(), "before": live}
     assert client.post("/admin/models/activate", json={"version": live}, headers=ADMIN).json()["live"] == live
     refused(client.post("/admin/models/activate", json={"version": 999}, headers=ADMIN), 404, "unknown_version")
     refused(client.post("/admin/models/activate", json={"version": "1"}, headers=ADMIN), 422, "invalid")

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from service.jobs.catalogue import Catalogue
+from service.jobs.record import without_paths
 from service.jobs.submission import Overrides, Submission
-from service.jobs.supervision import without_paths
 from service.settings import Settings
 from tests.service.jobs.retraining import ADMIN, TOKEN, data_root
 from tests.service.serving import in_thread, refused
@@ -47,6 +47,8 @@ def admin(store: Path, root: Path) -> Iterator[httpx.Client]:
         ({"data": "a\0b"}, "data must be a relative path below the data root"),
         ({"data": "."}, "data must be a relative path below the data root"),
         ({"data": "way_out.npz"}, "'way_out.npz' leads out of the data root"),
+        ({"data": "tables"}, "'tables' leads out of the data root"),
+        ({"data": "circle"}, "there is no 'circle' below the data root"),
         ({"data": "nothing.npz"}, "there is no 'nothing.npz' below the data root"),
         ({"data": "x" * 300}, "below the data root"),
         ({"data": "graph.npz", "overrides": {"store": "elsewhere"}}, "body.overrides.store: Extra inputs are not permitted"),
