@@ -44,11 +44,10 @@ COPY --from=code / ./
 RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install --no-deps --force-reinstall .
 
 FROM build AS build-worker
-ARG VARIANT=cpu
 # An index with a CPU build of torch: see deploy/README.md. Empty: whatever the registry has.
 ARG TORCH_INDEX_URL=
 RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install -c constraints.txt \
-    ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} ".[${VARIANT},train]"
+    ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} ".[cpu,train]"
 COPY --from=code / ./
 RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install --no-deps --force-reinstall .
 

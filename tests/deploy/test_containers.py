@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -87,13 +88,14 @@ def test_compose_itself_finds_what_is_broken(tmp_path: Path) -> None:
 def open_doors(file: dict[str, Any]) -> list[str]:
     """What a platform team would refuse."""
     found = []
+    ours = {service["image"] for service in file["services"].values() if "build" in service}
     for name, service in file["services"].items():
         found += [
             f"{name} is published to everybody: {port}" for port in service.get("ports", ()) if "127.0.0.1" not in port
         ]
         if not (service["read_only"] and service["cap_drop"] == ["ALL"]):
             found.append(f"{name} can write to its root file system or has capabilities")
-        if "build" not in service and not re.search(r":\D*\d+\.\d+", service["image"]):
+        if service["image"] not in ours and not re.search(r":\D*\d+\.\d+", service["image"]):
             found.append(f"{name} is not pinned: {service['image']}")
         secrets = {
             key: value for key, value in service.get("environment", {}).items() if re.search("TOKEN|KEYS|PASSWORD", key)
@@ -155,6 +157,63 @@ def test_everything_waits_for_what_it_needs() -> None:
             if how["condition"] == "service_healthy" and other != "service":  # the service's check is in its image
                 assert "healthcheck" in services[other], f"{name} waits for the health of {other}, which has none"
     assert services["service"]["depends_on"]["demo"]["condition"] == "service_completed_successfully"
+
+
+def test_no_image_is_built_twice_and_none_is_pulled_that_is_built_here() -> None:
+    check_builds(compose())
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ("    pull_policy: never", "    build: .", "built by demo and by worker"),
+        ("    pull_policy: never", "    init: true", "worker would pull"),
+        ("    build: {context: ., target: worker", "    labels: {context: ., target: worker", "worker never pulls"),
+        ("    demo: {condition: service_completed_successfully}\n", "", "does not wait for demo"),
+    ],
+)
+def test_an_image_that_is_not_there_in_time_is_found(right: str, wrong: str, told: str) -> None:
+    text = COMPOSE.read_text()
+    assert right in text
+    with pytest.raises(AssertionError, match=told):
+        check_builds(compose(text.replace(right, wrong)))
+
+
+def check_builds(file: dict[str, Any]) -> None:
+    """Of each image one service is the builder; the others never pull, and wait for it, so that it is built with them."""
+    services, builder = file["services"], dict[str, str]()
+    for name, service in services.items():
+        if "build" in service:
+            assert service["image"] not in builder, f"built by {builder[service['image']]} and by {name}"
+            builder[service["image"]] = name
+    for name, service in services.items():
+        built_by = builder.get(service["image"], name)
+        if built_by != name:
+            assert service.get("pull_policy") == "never", f"{name} would pull what {built_by} builds"
+            assert built_by in service["depends_on"], f"{name} does not wait for {built_by}"
+        elif "build" not in service:
+            assert service.get("pull_policy") != "never", f"{name} never pulls, and nobody builds its image"
+
+
+def test_prometheus_waits_for_nobody() -> None:
+    """While the service is not healthy, somebody has to say so."""
+    assert "depends_on" not in compose()["services"]["prometheus"]
+
+
+def test_the_worker_has_the_settings_of_training_that_the_service_has() -> None:
+    services = compose()["services"]
+    assert {"SGF_REDIS_URL", "SGF_TRAINING_SECONDS", "SGF_TRAINING_THREADS"} <= set(services["worker"]["environment"])
+    assert services["worker"]["environment"].items() <= services["service"]["environment"].items()
+
+
+def test_an_old_kubectl_is_told_before_anything_is_installed(tmp_path: Path) -> None:
+    for program, what in (("kubectl", "exit 1"), ("apt-get", f"touch {tmp_path}/installed")):
+        (tmp_path / program).write_text(f"#!/bin/sh\n{what}\n")
+        (tmp_path / program).chmod(0o755)
+    told = run(ROOT / "deploy" / "install-verify-tools", check=False, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert told.returncode == 1
+    assert "kubectl 1.21 or later" in told.stderr
+    assert not (tmp_path / "installed").exists()
 
 
 def test_the_example_of_secrets_has_none_and_every_variable_is_in_it_or_has_a_default() -> None:

@@ -25,7 +25,7 @@ def need(program: str) -> str:
     """Its path. Where it is missing the test is skipped, loudly; under `make verify-deploy` it fails."""
     found = shutil.which(program) or shutil.which(program, path=str(Path(sys.executable).parent))
     if found is None:
-        told = f"NOT RUN: {program} is not installed; deploy/install-verify-tools (as root) installs it"
+        told = f"NOT RUN: {program} is not installed; deploy/install-verify-tools (as root) installs it, or says what to do"
         if VERIFYING:
             pytest.fail(told)
         pytest.skip(told)
