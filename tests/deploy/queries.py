@@ -18,6 +18,8 @@ ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 VARIABLES = {"$__rate_interval": "1m", "$instance": ".*"}
 """Of Grafana, and what may stand in their place."""
 ADDED_BY_PROMETHEUS = {"instance", "job", "le", "up"}
+COMPLETE = {"sgf_model_swaps_total", "sgf_shed_total", "sgf_retrain_jobs_total"}
+"""Have a series for every value of their label from the start: a value that is not there never will be."""
 
 
 def of_dashboard(dashboard: dict[str, Any]) -> Iterator[str]:
@@ -42,24 +44,40 @@ def read_dashboard(path: Path = DASHBOARD) -> dict[str, Any]:
 
 def needed(query: str) -> set[tuple[str, str]]:
     """(metric, label) for every label it selects by, and (metric, "") for the metric itself. ValueError: not PromQL."""
-    found: set[tuple[str, str]] = set()
+    found = {(selector.name, "") for selector in selectors(query)}
+    return found | {(one.name, matcher.name) for one in selectors(query) for matcher in one.matchers.matchers}
+
+
+def chosen(query: str) -> set[tuple[str, str, str]]:
+    """(metric, label, value) for every value that it names, alone or among alternatives; patterns name none."""
+    return {
+        (selector.name, matcher.name, value)
+        for selector in selectors(query)
+        for matcher in selector.matchers.matchers
+        if re.fullmatch(r"[\w/|]+", matcher.value)
+        for value in matcher.value.split("|")
+    }
+
+
+def selectors(query: str) -> list[promql_parser.VectorSelector]:
+    found = []
 
     def visit(node: Any) -> bool:
         if isinstance(node, promql_parser.VectorSelector):
-            found.add((node.name, ""))
-            found.update((node.name, matcher.name) for matcher in node.matchers.matchers)
+            found.append(node)
         return True
 
     promql_parser.walk(promql_parser.parse(query), visit)
     return found
 
 
-def exported(page: str) -> set[tuple[str, str]]:
-    """The same of a /metrics page."""
-    found: set[tuple[str, str]] = set()
+def exported(page: str) -> set[tuple[str, ...]]:
+    """What of both a /metrics page has."""
+    found: set[tuple[str, ...]] = set()
     for name, labels in re.findall(r"^([a-zA-Z_:]+)(?:\{(.*)\})? ", page, re.MULTILINE):
         found.add((name, ""))
-        found |= {(name, label) for label in re.findall(r'(\w+)="', labels)}
+        for label, value in re.findall(r'(\w+)="([^"]*)"', labels):
+            found |= {(name, label), (name, label, value)}
     return found
 
 
@@ -71,3 +89,6 @@ def check_known(queries: Iterable[str], page: str, coming: Iterable[str] = ()) -
             if metric in ADDED_BY_PROMETHEUS or label in ADDED_BY_PROMETHEUS or metric in coming:
                 continue
             assert (metric, label) in have, f"{metric} {label or '(the metric)'} is not exported, but asked for: {query}"
+        for metric, label, value in chosen(query):
+            if metric in COMPLETE and label not in ADDED_BY_PROMETHEUS:
+                assert (metric, label, value) in have, f"{metric} {label} {value} is not exported, but asked for: {query}"

@@ -57,10 +57,16 @@ def test_every_alert_is_about_what_is_exported(page: str) -> None:
         ("sgf_queue_depth", "sgf_queue_deep", "sgf_queue_deep"),
         ('result="hit"', 'outcome="hit"', "outcome"),
         ("sgf_stage_duration_seconds_bucket", "sgf_stage_duration_seconds_buckets", "buckets"),
+        ('result="refused"', 'result="rejected"', "result rejected"),
+        ('reason!="gone"', 'reason!="left"', "reason left"),
+        ('state="failed"', 'state="failure"', "state failure"),
+        ("succeeded|failed|cancelled", "succeeded|failed|canceled", "state canceled"),
     ],
 )
 def test_a_query_about_something_else_is_found(page: str, right: str, wrong: str, told: str) -> None:
-    found = [query.replace(right, wrong) for query in queries.of_dashboard(queries.read_dashboard())]
+    asked = [*queries.of_dashboard(queries.read_dashboard()), *queries.of_alerts()]
+    assert any(right in query for query in asked)
+    found = [query.replace(right, wrong) for query in asked]
     with pytest.raises(AssertionError, match=told):
         queries.check_known(found, page, COMING)
 
@@ -157,7 +163,10 @@ def test_promtool_accepts_the_configuration_and_the_rules_do_what_they_say() -> 
         ("alerts.yml", "> 0.01", "> 0.5"),
         ("alerts.yml", 'reason!="gone"', 'reason!="lag"'),
         ("alerts.yml", "30 * 24 * 3600", "60 * 24 * 3600"),
-        ("alerts.yml", '(sgf_retrain_jobs_total{state="failed"} > 0', '(sgf_retrain_jobs_total{state="failed"} > 9'),
+        ("alerts.yml", 'absent(up{job="sgformer"})', 'absent(up{job="other"})'),
+        ("alerts.yml", "and increase(sgf_cache_errors_total[5m]) > 0", ""),
+        ("alerts.yml", 'result="rolled_back"', 'result="refused"'),
+        ("alerts.yml", 'unless sum(increase(sgf_retrain_jobs_total{state!="queued"}[1h])) > 0', ""),
     ],
 )
 def test_promtool_finds_what_is_broken(tmp_path: Path, file: str, right: str, wrong: str) -> None:
