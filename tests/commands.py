@@ -1,4 +1,4 @@
-"""The commands of the pages: fenced `sh` blocks, and indented lines that begin with a program of ours."""
+"""The commands of the pages: fenced `sh` blocks, and indented lines that begin as a command of the pages does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-PROGRAMS = r"(?:\$ )?(?:make|curl|docker|kubectl|git|cp|sgf-[a-z]+|pip|python3?|openssl|sed|helm) ?"
+PROGRAMS = r"(?:\$ )?(?:(?:make|curl|docker|kubectl|git|cp|du|sgf-[a-z]+|pip|python3?|openssl|sed|helm|export) |[a-z]+=)"
 INDENTED = re.compile(rf"^    ({PROGRAMS}.*(?:\n      \S.*)*)", re.MULTILINE)
 """A line that goes on is indented further."""
 FENCED = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -1,6 +1,8 @@
-"""A stranger's path: a clone, `make run`, and then every command of the README and the pages, in their order, as written.
+"""A stranger's path: a clone, `make run`, and then every command of the README and the pages, in their order.
 
-What cannot run here stands in NOT_RUN, with the reason. Only addresses of the demo are changed: it gets a port of its own.
+What cannot run here stands in NOT_RUN, with the reason. Three things are changed: the demo gets a port of its own, a job is
+one that is there, and flags are added (APPENDED). A command that several pages have is run once, each in a shell of its own:
+what a page exports is given to all of them by `place`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ TOKEN = "t" * 20
 CAN_RETRAIN = "/admin/retrain" in "".join(path.read_text() for path in (ROOT / "service").rglob("*.py"))
 NOT_RUN = {
     r"docker ": "no Docker engine here; `make verify-deploy` checks the compose file, builds the same images and runs them",
-    r"kubectl (apply|create|label|-n)|helm ": "no cluster here; tests/deploy builds every overlay and checks it",
+    r"kubectl |kind |helm |.*\| kubectl ": "no cluster here; tests/deploy builds every overlay and checks it",
     r"sgf-train (--recipe cora|--dataset cora|table)": "needs raw data sets; tests/training runs it on samples",
     r"sgf-train tune .*--trials 50": "50 trials take minutes; the same command runs above with fewer",
 }
@@ -161,6 +163,14 @@ def is_ready(port: int) -> bool:
         return httpx.get(f"http://127.0.0.1:{port}/health/ready").status_code == 200
     except httpx.TransportError:
         return False
+
+
+def test_no_command_of_a_page_is_overlooked() -> None:
+    """Indented text is not always a command, but on this page it is."""
+    page = "docs/operations.md"
+    indented = re.findall(r"^    (\S+)", (ROOT / page).read_text(), re.MULTILINE)
+    found = [one.text.split()[0] for one in commands_of(ROOT, page)]
+    assert found == indented != []
 
 
 def test_every_reason_not_to_run_is_needed() -> None:

@@ -45,7 +45,14 @@ def containers(manifest: Manifest) -> list[Manifest]:
 
 
 def pod(manifest: Manifest) -> Manifest:
-    found: Manifest = manifest.get("spec", {}).get("template", {}).get("spec", {})
+    found: Manifest = template(manifest).get("spec", {})
+    return found
+
+
+def template(manifest: Manifest) -> Manifest:
+    """Of its pods; a CronJob has it in the template of its jobs. Empty where there are none."""
+    spec = manifest.get("spec", {})
+    found: Manifest = spec.get("jobTemplate", {}).get("spec", spec).get("template", {})
     return found
 
 
@@ -56,6 +63,8 @@ def loose(manifests: list[Manifest]) -> list[str]:
         name = f"{one['kind']} {one['metadata']['name']}"
         if containers(one) and not pod(one)["securityContext"].get("runAsNonRoot"):
             found.append(f"{name} may run as root")
+        if containers(one) and pod(one).get("enableServiceLinks") is not False:
+            found.append(f"{name} gets variables with the names of services")
         for container in containers(one):
             security, resources = container.get("securityContext", {}), container.get("resources", {})
             if not security.get("readOnlyRootFilesystem") or security.get("capabilities") != {"drop": ["ALL"]}:
@@ -68,7 +77,7 @@ def loose(manifests: list[Manifest]) -> list[str]:
 def dangling(manifests: list[Manifest]) -> list[str]:
     """Names that one manifest uses and no other defines: claims, config maps, selectors, targets."""
     have = {(one["kind"], one["metadata"]["name"]) for one in manifests}
-    labels = [one["spec"]["template"]["metadata"]["labels"].items() for one in manifests if containers(one)]
+    labels = [template(one)["metadata"]["labels"].items() for one in manifests if containers(one)]
     wanted: set[tuple[str, str]] = set()
     found = []
     for one in manifests:

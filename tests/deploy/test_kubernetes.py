@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import sys
 from pathlib import Path
 
 import kubernetes_validate
 import pytest
 import yaml
 
+from model_store import Store
 from service.settings import Settings
+from tests.commands import commands_of
 from tests.deploy import manifests, queries
-from tests.deploy.tools import ROOT
+from tests.deploy.tools import ROOT, run
+from tests.model_store.samples import publish
 
 
 def test_everything_written_follows_the_schemas() -> None:
     found = manifests.written()
-    assert {"Deployment", "StatefulSet", "Job", "NetworkPolicy", "PodDisruptionBudget", "HorizontalPodAutoscaler"} <= {
-        one["kind"] for one in found
-    }
+    assert {
+        "Deployment",
+        "StatefulSet",
+        "Job",
+        "CronJob",
+        "NetworkPolicy",
+        "PodDisruptionBudget",
+        "HorizontalPodAutoscaler",
+    } <= {one["kind"] for one in found}
     manifests.check_schema(found)
 
 
@@ -50,6 +62,8 @@ def test_what_is_not_in_the_schema_is_found(tmp_path: Path, file: str, right: st
     [
         ("base/service.yaml", "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "can write"),
         ("base/service.yaml", "runAsNonRoot: true", "runAsNonRoot: false", "may run as root"),
+        ("base/prune.yaml", "enableServiceLinks: false", "enableServiceLinks: true", "CronJob prune gets variables"),
+        ("base/prune.yaml", "claimName: store", "claimName: stores", "stores is used and not defined"),
         ("base/worker.yaml", 'cpu: "1", memory: 1Gi', "memory: 1Gi", "does not say what it needs"),
         ("base/service.yaml", "claimName: store", "claimName: stores", "stores is used and not defined"),
         ("base/service.yaml", "{name: tmp, mountPath: /tmp}", "{name: temp, mountPath: /tmp}", "mounts temp"),
@@ -77,6 +91,43 @@ def test_the_service_knows_every_setting_that_it_is_given() -> None:
     assert Settings.from_env(config["data"]).redis_url == "redis://redis:6379/0"
 
 
+def test_the_worker_has_the_settings_of_the_service() -> None:
+    """One of them alone with SGF_TRAINING_SECONDS would be believed, and the other one train for as long as it likes."""
+    found = {one["metadata"]["name"]: one for one in manifests.built("production") if one["kind"] == "Deployment"}
+    service, worker = (manifests.containers(found[name])[0]["envFrom"] for name in ("sgformer", "sgformer-worker"))
+    assert [one for one in service if "configMapRef" in one] == worker
+
+
+def test_no_image_of_ours_is_pulled_in_spite_of_being_there() -> None:
+    """Kubernetes always pulls `latest`, which fails for an image that was only loaded into the cluster."""
+    for overlay in manifests.OVERLAYS:
+        for one in manifests.built(overlay):
+            for container in manifests.containers(one):
+                assert re.search(r":\d+\.\d+", container["image"]), f"{overlay}: {container['image']}"
+
+
+def test_only_the_images_that_serve_are_for_gpus() -> None:
+    """Nothing in training/ uses one: a worker would hold it for nothing."""
+    for one in manifests.built("gpu"):
+        for container in manifests.containers(one):
+            gpu = "nvidia.com/gpu" in container["resources"]["limits"]
+            assert gpu == (one["kind"] == "Deployment" and one["metadata"]["name"] == "sgformer")
+
+
+def test_every_model_is_pruned_every_night(tmp_path: Path) -> None:
+    """The command of the job, as it stands there, on an empty store, and where two models have an old version live."""
+    (job,) = (one for one in manifests.written() if one["kind"] == "CronJob")
+    command = manifests.containers(job)[0]["command"]
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    run(*command, env={"PATH": programs, "SGF_STORE": str(tmp_path)})
+    store = Store(tmp_path)
+    for model in ("one", "two"):
+        for version in range(1, 6):
+            publish(store, model=model, activate=version == 1)
+    run(*command, env={"PATH": programs, "SGF_STORE": str(tmp_path)})
+    assert [store.model(model).versions() for model in ("one", "two")] == [[1, 3, 4, 5]] * 2
+
+
 def test_the_autoscaler_asks_for_what_the_adapter_offers() -> None:
     rules = yaml.safe_load((manifests.KUBERNETES / "prometheus-adapter-rules.yaml").read_text())["rules"]["custom"]
     offered = {rule["name"]["as"] for rule in rules}
@@ -96,6 +147,16 @@ def test_the_monitor_selects_the_service_by_a_port_that_it_has() -> None:
     assert {one["port"] for one in monitor["spec"]["endpoints"]} <= {one["name"] for one in service["spec"]["ports"]}
     assert service["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "sgformer"
     assert 'job="sgformer"' in queries.ALERTS.read_text()
+
+
+def test_the_alerts_become_what_the_prometheus_operator_takes() -> None:
+    """By the line of the page that brings them, without its last step; with the label of the ServiceMonitor."""
+    (line,) = (one.text for one in commands_of(ROOT, "docs/deployment.md") if "PrometheusRule" in one.text)
+    rule = yaml.safe_load(run("sh", "-c", line.removesuffix(" | kubectl apply -n sgformer -f -"), cwd=ROOT).stdout)
+    monitor = next(one for one in manifests.written() if one["kind"] == "ServiceMonitor")
+    assert rule["kind"] == "PrometheusRule"
+    assert rule["metadata"]["labels"] == monitor["metadata"]["labels"]
+    assert rule["spec"] == yaml.safe_load(queries.ALERTS.read_text())
 
 
 def test_images_and_volumes_are_those_of_the_dockerfile() -> None:
