@@ -20,8 +20,8 @@ from service.outcome import Outcome
 from service.questions import Question
 
 Ids = Sequence[int | str]
-Columns = dict[bytes, Iterable[bytes]]
-"""By the template of its field, a column: one value of JSON per node."""
+Columns = dict[bytes, Iterable[Any]]
+"""By the template of its field, a column: one value of JSON, or number, per node."""
 Part = tuple[Ids, Outcome]
 """Nodes, by the names that the request has for them."""
 
@@ -58,20 +58,19 @@ def _objects(columns: Columns, constant: bytes = b"") -> bytes:
 
 
 def _predictions(loaded: LoadedModel, question: Question, ids: Ids, outcome: Outcome) -> bytes:
-    columns = {b'"node":%b': _ids(ids)} | _OF_TASK[loaded.config.task](loaded, question, outcome)
+    columns = _nodes(ids) | _OF_TASK[loaded.config.task](loaded, question, outcome)
     if question.embeddings:
         columns[b'"embedding":[%b]'] = _rows(outcome.embeddings)
     return _objects(columns, _exactness(outcome))
 
 
 def _embeddings(ids: Ids, outcome: Outcome) -> bytes:
-    columns = {b'"node":%b': _ids(ids), b'"embedding":[%b]': _rows(outcome.embeddings)}
-    return _objects(columns, _exactness(outcome))
+    return _objects(_nodes(ids) | {b'"embedding":[%b]': _rows(outcome.embeddings)}, _exactness(outcome))
 
 
 def _multiclass(loaded: LoadedModel, question: Question, outcome: Outcome) -> Columns:
     labels = loaded.label_fields
-    columns: Columns = {b"%b": [labels[k] for k in outcome.best]}
+    columns: Columns = {b"%b": map(labels.__getitem__, outcome.best)}
     if outcome.shares is not None and question.probabilities:
         columns[b'"probabilities":[%b]'] = _rows(outcome.shares)
     if outcome.shares is not None and question.top_k is not None:
@@ -107,8 +106,8 @@ def _exactness(outcome: Outcome) -> bytes:
     return b',"exactness":"%b"' % outcome.exactness.encode()
 
 
-def _ids(ids: Ids) -> Iterable[bytes]:
-    return _numbers(ids) if set(map(type, ids)) == {int} else map(orjson.dumps, ids)  # a text may have a comma
+def _nodes(ids: Ids) -> Columns:
+    return {b'"node":%d': ids} if set(map(type, ids)) == {int} else {b'"node":%b': map(orjson.dumps, ids)}
 
 
 def _numbers(numbers: Sequence[Any] | NDArray[Any]) -> list[bytes]:
