@@ -1,6 +1,6 @@
 """Runs the contests of all rooms, or of those named, and writes docs/benchmarks.md and .json; exits 1 if a bar is missed.
 
-python -m benchmarks [sgformer] [model_store] [training] [service] [overload] [startup] [retraining]
+python -m benchmarks [sgformer] [model_store] [training] [service] [caching] [overload] [startup] [retraining]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy
 import torch
 import torch_geometric
 
-from benchmarks import http, mathematics, overload, retraining, startup, store, training
+from benchmarks import caching, http, mathematics, overload, retraining, startup, store, training
 from benchmarks.peer import CLASSES, HIDDEN, LAYERS
 from benchmarks.result import Result
 
@@ -28,6 +28,7 @@ ROOMS: dict[str, tuple[Callable[[], list[Result]], ...]] = {
     "model_store": store.CONTESTS,
     "training": training.CONTESTS,
     "service": http.CONTESTS,
+    "caching": caching.CONTESTS,
     "overload": overload.CONTESTS,
     "startup": startup.CONTESTS,
     "retraining": retraining.CONTESTS,
@@ -51,6 +52,8 @@ load comes from another process on the same two cores. The floor is an empty Fas
 with the same pydantic model and answers `{}`. MLServer, BentoML and LitServe have one worker, the same mathematics, and
 environments of their own; no request waits for others to make a batch (ours merges those that come at the same moment, and
 waits for none). Rates are answers per second, with quartiles over the rounds.""",
+    "caching": """One worker, 16 connections, a few hundred questions again and again, so that every look-up hits: the best
+case of a cache. Redis runs on the same two cores.""",
     "overload": """One worker; requests for 100 known nodes leave at a given rate over 64 connections from another process on
 the same two cores. A latency counts from the moment that a request is sent.""",
     "startup": """From starting `sgf-serve` to its first answer, and in brackets the steps, each measured by itself in a
