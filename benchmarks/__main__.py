@@ -52,8 +52,8 @@ load comes from another process on the same two cores. The floor is an empty Fas
 with the same pydantic model and answers `{}`. MLServer, BentoML and LitServe have one worker, the same mathematics, and
 environments of their own; no request waits for others to make a batch (ours merges those that come at the same moment, and
 waits for none). Rates are answers per second, with quartiles over the rounds.""",
-    "caching": """One worker, 16 connections, a few hundred questions again and again, so that every look-up hits: the best
-case of a cache. Redis runs on the same two cores.""",
+    "caching": """One worker, 16 connections; a few hundred questions again and again, so that every look-up hits, or ten
+thousand in turn and a cache that is too small for them, so that none does. Redis runs on the same two cores.""",
     "overload": """One worker; requests for 100 known nodes leave at a given rate over 64 connections from another process on
 the same two cores. A latency counts from the moment that a request is sent.""",
     "startup": """From starting `sgf-serve` to its first answer, and in brackets the steps, each measured by itself in a

@@ -90,9 +90,9 @@ def take_turns(servers: dict[str, Server], bodies: Bodies) -> dict[str, Measured
     return found
 
 
-def known(count: int) -> Bodies:
+def known(count: int, questions: int = 200) -> Bodies:
     rng = np.random.default_rng(0)
-    return [json.dumps({"nodes": rng.integers(0, SMALL, count).tolist()}).encode() for _ in range(200)]
+    return [json.dumps({"nodes": rng.integers(0, SMALL, count).tolist()}).encode() for _ in range(questions)]
 
 
 def new(nodes: int) -> Bodies:

@@ -79,9 +79,11 @@ def test_the_whole_model_trains_every_parameter_it_uses(case: Case) -> None:
                 parameter.sub_(step, alpha=distance)
         return value
 
-    # The input layer keeps its ReLU, so a kink may lie between the two points: the smaller step must then agree better.
-    errors = [abs((moved(h) - moved(-h)) / (2 * h) - expected) / max(1.0, abs(expected)) for h in (1e-5, 1e-6, 1e-7)]
-    assert min(errors) < 1e-4
+    slopes_by_step = np.array([(moved(h) - moved(-h)) / (2 * h) for h in (1e-5, 1e-6, 1e-7)]) / max(1.0, abs(expected))
+    # Where they differ among themselves there is a kink of the input layer's ReLU nearby, or a division by almost nothing:
+    # they then tell nothing about a slope.
+    assume(bool(np.isfinite(slopes_by_step).all()) and np.ptp(slopes_by_step) < 1e-3)
+    assert np.abs(slopes_by_step - expected / max(1.0, abs(expected))).min() < 1e-4
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -89,6 +91,7 @@ def test_the_whole_model_trains_every_parameter_it_uses(case: Case) -> None:
 @given(case=cases())
 def test_asking_for_some_nodes_is_asking_for_all_and_taking_theirs(case: Case, training: bool) -> None:
     """Values and gradients; in training too, where a batch norm looks at all rows."""
+    assume(case.config.hidden > 1)  # a norm of one number has no slope, and what is left is rounding
     config = replace(case.config, attention_dropout=0.0, gnn_dropout=0.0)
     model = SGFormer(config).double().train(training)
     model.load_weights(case.weights())
