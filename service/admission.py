@@ -37,7 +37,7 @@ class Admission:
         self.receiving_orders = Receiving(self, settings, sheds=False)
         """From an administrator, who may have come because of the crowd."""
 
-    def beat(self, _late: float = 0.0) -> None:
+    def beat(self) -> None:
         """A look at how long those took that have left since the last one."""
         if self._left:
             self._late_beats = self._late_beats + 1 if self._is_late() else 0

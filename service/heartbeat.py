@@ -1,4 +1,4 @@
-"""Beats every hundredth of a second, as long as the event loop comes round, and tells its listeners how late it was.
+"""Beats every hundredth of a second, as long as the event loop comes round, and calls its listeners.
 
 What would cost every request something, for the sake of a few, is done here instead: booking metrics, looking at the clock.
 """
@@ -12,21 +12,18 @@ BEAT_SECONDS = 0.01
 
 
 class Heartbeat:
-    def __init__(self, *listeners: Callable[[float], None]) -> None:
-        """Each listener is told how many seconds late the beat is."""
+    def __init__(self, *listeners: Callable[[], None]) -> None:
         self._listeners = listeners
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_at(loop.time() + BEAT_SECONDS, self._beat, loop, loop.time() + BEAT_SECONDS)
+        self._timer = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _beat(self, loop: asyncio.AbstractEventLoop, expected: float) -> None:
-        late = loop.time() - expected
+    def _beat(self) -> None:
         for listener in self._listeners:
-            listener(late)
+            listener()
         self.start()

@@ -49,7 +49,7 @@ class AccessLog:
         self._enabled = enabled
         self._lines: list[bytes] = []
 
-    def flush(self, _late: float = 0.0) -> None:
+    def flush(self) -> None:
         if self._lines:
             lines, self._lines = self._lines, []
             sys.stderr.write(b"\n".join(lines).decode() + "\n")

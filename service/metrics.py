@@ -108,7 +108,7 @@ class Metrics:
         """Of one request, noted as well."""
         self._spent[stage].append(seconds)
 
-    def book(self, _late: float = 0.0) -> None:
+    def book(self) -> None:
         """What was noted since the last time."""
         for (route, status), noted in self._answered.items():
             self.requests.labels(route, str(status)).inc(len(noted))
