@@ -49,9 +49,10 @@ Half of the nodes train and a quarter validates; in its last stages ours leaves 
 PyG's model computes all of them.""",
     "service": """One worker, everything on but the cache, 16 connections that ask again as soon as they are answered. The
 load comes from another process on the same two cores. The floor is an empty FastAPI endpoint that validates the same body
-with the same pydantic model and answers `{}`. MLServer, BentoML and LitServe have one worker, the same mathematics, and
-environments of their own; no request waits for others to make a batch (ours merges those that come at the same moment, and
-waits for none). Rates are answers per second, with quartiles over the rounds.""",
+with the same pydantic model and answers `{}`. MLServer, BentoML and LitServe have one worker, the same mathematics (all read
+the logits of known nodes from the snapshot), and environments of their own; no request waits for others to make a batch
+(ours merges those that come at the same moment, and waits for none). Rates are answers per second, with quartiles over the
+rounds.""",
     "caching": """One worker, 16 connections; a few hundred questions again and again, so that every look-up hits, or ten
 thousand in turn and a cache that is too small for them, so that none does. Redis runs on the same two cores.""",
     "overload": """One worker; requests for 100 known nodes leave at a given rate over 64 connections from another process on

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sgformer import ModelConfig, NodeStates
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 SUMS = "sums.safetensors"
@@ -24,6 +24,7 @@ INDICES = "graph/indices.npy"
 NODE_IDS = "graph/node_ids.npy"
 NODE_ORDER = "graph/node_order.npy"
 DEGREES = "states/degrees.npy"
+LOGITS = "states/logits.npy"
 
 STATE_TYPES = {"float32": "<f4", "float16": "<f2"}
 MAX_MANIFEST_BYTES = 16 * 2**20
@@ -61,6 +62,7 @@ class ArraySpec:
 def array_specs(config: ModelConfig, sizes: Sizes) -> dict[str, ArraySpec]:
     rows = ArraySpec((sizes.nodes, config.hidden), STATE_TYPES[sizes.states])
     specs = {state_file(name): rows for name in state_names(config)}
+    specs[LOGITS] = ArraySpec((sizes.nodes, config.out_features), "<f4")
     specs[DEGREES] = ArraySpec((sizes.nodes,), "<i4" if sizes.nodes <= _MAX_INT32 else "<i8")
     specs[INDPTR] = ArraySpec((sizes.nodes + 1,), "<i8")
     specs[INDICES] = ArraySpec((sizes.adjacency_entries,), "<i4" if sizes.nodes <= _MAX_INT32 else "<i8")

@@ -19,6 +19,7 @@ from model_store.errors import SnapshotError, UnknownVersion
 from model_store.layout import (
     INDICES,
     INDPTR,
+    LOGITS,
     MANIFEST,
     MAX_MANIFEST_BYTES,
     NODE_IDS,
@@ -45,12 +46,12 @@ from sgformer import (
     AttentionSums,
     ExtendedAnswers,
     InferenceModel,
-    KnownRows,
     NewNodes,
     SgformerError,
     extend,
 )
 from sgformer.extension import Mode
+from sgformer.inference import checked_ids
 
 FOLDERS = ("graph", "states")
 Verify = Literal["full", "sizes"]
@@ -74,8 +75,8 @@ class Snapshot:
         self.states = states_from(config, {name: self._arrays[state_file(name)] for name in state_names(config)})
         self.sums: AttentionSums = read_sums(folder, config, manifest.sizes, self.weights)
         self.adjacency = Adjacency(self._arrays[INDPTR], self._arrays[INDICES])
+        self._logits = self._arrays[LOGITS]
         self.node_ids = self._node_ids()
-        self._known = KnownRows(self.model, self.weights, self.states, self.sums)
         with _blaming(PROBES):
             self.probes = Probes.from_tensors(read_tensors(folder, PROBES), config, manifest.sizes.nodes)
 
@@ -122,7 +123,11 @@ class Snapshot:
 
     def known(self, nodes: NDArray[np.int64]) -> Answers:
         """Answers for rows of the graph."""
-        return self._known.answers(nodes)
+        return Answers(self.model.known(self.states, self.sums, nodes).embeddings, self.known_logits(nodes))
+
+    def known_logits(self, nodes: NDArray[np.int64]) -> NDArray[np.float32]:
+        """What the full-graph forward said of rows of the graph: they are read, whatever engine computes the rest."""
+        return np.asarray(self._logits.take(checked_ids(nodes, self.states.num_nodes), axis=0))
 
     def extended(self, new: NewNodes, mode: Mode = "exact", max_recompute: int | None = None) -> ExtendedAnswers:
         """Answers for nodes that the graph does not have."""

@@ -22,6 +22,7 @@ from model_store.layout import (
     DEGREES,
     INDICES,
     INDPTR,
+    LOGITS,
     MANIFEST,
     NODE_IDS,
     NODE_ORDER,
@@ -35,6 +36,7 @@ from model_store.layout import (
     required_files,
     state_file,
 )
+from model_store.logits_file import write_logits
 from model_store.manifest import FileEntry, Manifest
 from model_store.node_ids import NodeIds
 from model_store.probes import Probes
@@ -99,6 +101,7 @@ def write_snapshot(
     weights = {name: _as_float(array) for name, array in contents.weights.items()}
     write_tensors(folder / WEIGHTS, weights)
     write_sums(folder, contents.config, sizes, weights, summary.sums)
+    write_logits(folder / LOGITS, specs[LOGITS], contents.config, weights, summary)
     probes = full_forward_probes(contents.config, weights, contents.graph, summary, scratch)
     write_tensors(folder / PROBES, probes.to_tensors())
     if contents.report is not None:

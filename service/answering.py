@@ -70,7 +70,8 @@ class Answering:
         start = time.perf_counter()
         parts: list[Part] = []
         if question.nodes:
-            parts.append((question.nodes, await self._known.ask(loaded, loaded.rows(question.nodes))))
+            embeddings = question.embeddings or form != "predictions"
+            parts.append((question.nodes, await self._known.ask(loaded, loaded.rows(question.nodes), embeddings)))
         if question.new_nodes:
             found = await self._batcher.ask(loaded, new_nodes(loaded, question), question.mode, gone)
             parts.append(([node.id for node in question.new_nodes], found))

@@ -48,13 +48,19 @@ def check_finite(parts: Sequence[Part]) -> None:
 
 
 def _document(loaded: LoadedModel, objects: Sequence[bytes]) -> bytes:
-    return b'%b,"predictions":[%b]}' % (loaded.head_json[:-1], b",".join(objects))
+    return b"".join((loaded.head_json[:-1], b',"predictions":[', b",".join(objects), b"]}"))
 
 
 def _objects(columns: Columns, constant: bytes = b"") -> bytes:
     """`{"a":1,"b":2},{"a":3,"b":4}` from the columns `"a":%b` and `"b":%b`, and what is the same in every row."""
     template = b"{%b%b}" % (b",".join(columns), constant)
-    return b",".join(map(template.__mod__, zip(*columns.values(), strict=True)))
+    values = [list(column) for column in columns.values()]
+    count, width = len(values[0]), len(values)
+    filling: list[Any] = [None] * (count * width)
+    for place, column in enumerate(values):
+        filling[place::width] = column
+    # Filled in at once: row by row it costs half as much again.
+    return b",".join([template] * count) % tuple(filling)
 
 
 def _predictions(loaded: LoadedModel, question: Question, ids: Ids, outcome: Outcome) -> bytes:

@@ -16,7 +16,6 @@ from model_store import ProbeError, Snapshot
 from service.settings import Settings
 from sgformer import Answers, AttentionSums, ExtendedAnswers, InferenceModel, NewNodes, NodeStates, extend
 from sgformer.extension import Mode, reach
-from sgformer.inference import checked_ids
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +31,8 @@ class Engine(Protocol):
     merges: bool
     """Whether questions may be merged into one batch without changing a bit of any answer."""
 
-    def known(self, rows: NDArray[np.int64]) -> Answers: ...
+    def known(self, rows: NDArray[np.int64]) -> Answers:
+        """Its logits are the snapshot's, read and not computed: the same from every engine."""
 
     def extended(self, new: NewNodes, mode: Mode = "exact", max_recompute: int | None = None) -> ExtendedAnswers:
         """Raises what `sgformer.extend` raises."""
@@ -64,17 +64,17 @@ class TorchEngine:
 
         self.name = f"torch ({device})"
         self._device = torch.device(device)
+        self._snapshot = snapshot
         self._model = InferenceModel(snapshot.manifest.config, snapshot.weights, place=placed_on(self._device))
         self._sums: AttentionSums = snapshot.sums.to(self._model.like)
-        self._adjacency = snapshot.adjacency
         self._states = self._placed(snapshot.states) if self._device.type == "cuda" else snapshot.states
 
     def known(self, rows: NDArray[np.int64]) -> Answers:
-        answers = self._model.known(self._states, self._sums, rows)
-        return Answers(_on_host(answers.embeddings), _on_host(answers.logits))
+        embeddings = self._model.known(self._states, self._sums, rows).embeddings
+        return Answers(_on_host(embeddings), self._snapshot.known_logits(rows))
 
     def extended(self, new: NewNodes, mode: Mode = "exact", max_recompute: int | None = None) -> ExtendedAnswers:
-        found = extend(self._model, self._states, self._sums, self._adjacency, new, mode, max_recompute)
+        found = extend(self._model, self._states, self._sums, self._snapshot.adjacency, new, mode, max_recompute)
         return replace(found, embeddings=_on_host(found.embeddings), logits=_on_host(found.logits))
 
     def _placed(self, states: NodeStates) -> NodeStates:
@@ -115,12 +115,12 @@ class OnnxEngine:
     def known(self, rows: NDArray[np.int64]) -> Answers:
         snapshot = self._snapshot
         model, states = snapshot.model, snapshot.states
-        rows = checked_ids(rows, states.num_nodes)
-        parts = [
-            self._run(model.rows(states.inputs, one), model.rows(states.layers[-1], one), 0.0, self._sums)
+        logits = snapshot.known_logits(rows)
+        embeddings = [
+            self._run(model.rows(states.inputs, one), model.rows(states.layers[-1], one), 0.0, self._sums)[0]
             for one in np.split(rows, len(rows))  # one at a time: an answer's bits do not depend on its company
         ]
-        return Answers(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+        return Answers(np.concatenate(embeddings), logits)
 
     def extended(self, new: NewNodes, mode: Mode = "exact", max_recompute: int | None = None) -> ExtendedAnswers:
         snapshot = self._snapshot

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from model_store import ModelVersions, Snapshot
 from service.engine import Engine, engine_for
 from service.settings import Settings
-from sgformer import UnknownNodeError
+from sgformer import Answers, UnknownNodeError
 
 
 class LoadedModel:
@@ -73,6 +73,12 @@ class LoadedModel:
             wrong = next(one for one in ids if type(one) is not int or not 0 <= one < self.num_nodes)
             raise UnknownNodeError(f"node {wrong!r} is not in the graph, expected ids from 0 to {self.num_nodes - 1}")
         return rows
+
+    def known(self, rows: NDArray[np.int64], embeddings: bool) -> Answers:
+        """Answers for rows of the graph. Where no embeddings are asked for, theirs are empty, and nothing is computed."""
+        if embeddings:
+            return self.engine.known(rows)
+        return Answers(np.empty((len(rows), 0), dtype=np.float32), self.snapshot.known_logits(rows))
 
     def _close(self) -> None:
         self.snapshot.close()

@@ -17,6 +17,7 @@ class Outcome(NamedTuple):
     """One row per node."""
 
     embeddings: NDArray[np.float32]
+    """Rows without numbers where nobody asked for them."""
     logits: NDArray[np.float32]
     shares: NDArray[np.float32] | None
     """Probabilities; None for regression."""

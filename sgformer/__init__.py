@@ -22,7 +22,6 @@ from sgformer.extension import ExtendedAnswers, extend
 from sgformer.features import SparseRows
 from sgformer.graph import Graph
 from sgformer.inference import Answers, InferenceModel
-from sgformer.known_rows import KnownRows
 from sgformer.new_nodes import NewNodes
 from sgformer.outputs import probabilities
 from sgformer.states import NodeStates
@@ -55,7 +54,6 @@ __all__ = [
     "Graph",
     "GraphError",
     "InferenceModel",
-    "KnownRows",
     "ModelConfig",
     "NeighborhoodTooLarge",
     "NewNodeError",

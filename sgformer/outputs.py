@@ -11,7 +11,10 @@ from sgformer.config import Task
 
 
 def probabilities(logits: NDArray[np.floating[Any]], task: Task) -> NDArray[np.floating[Any]]:
-    """Per class (multiclass: rows sum to 1) or per label (multilabel). Raises ValueError for regression, which has none."""
+    """Of logits (n, C): per class (multiclass: rows sum to 1) or per label (multilabel).
+
+    Raises ValueError for regression, which has none.
+    """
     if task == "regression":
         raise ValueError("a regression model predicts values, not probabilities")
     if task == "multilabel":
@@ -20,8 +23,7 @@ def probabilities(logits: NDArray[np.floating[Any]], task: Task) -> NDArray[np.f
         shares = np.where(logits >= 0, 1, small) / (1 + small)
     else:
         # The largest of each row, taken column by column: rows are short, and numpy charges by the row.
-        largest = np.maximum.reduce(np.ascontiguousarray(np.moveaxis(logits, -1, 0)), axis=0)[..., None]
-        odds = np.exp(logits - largest)
+        shares = np.exp(logits - np.maximum.reduce(logits.T.copy())[:, None])
         # A dot product per row: quicker than a reduction, and its bits depend on that row only.
-        shares = odds / np.vecdot(odds, np.ones(odds.shape[-1], dtype=odds.dtype))[..., None]
+        shares /= np.vecdot(shares, np.ones(shares.shape[1], dtype=shares.dtype))[:, None]
     return np.asarray(shares, dtype=logits.dtype)

@@ -67,7 +67,7 @@ def prove(model: SGFormer, seed: int) -> Proof:
     return Proof(
         drawing,
         label,
-        float(probabilities(logits, model.config.task)[label]),
+        float(probabilities(answers.logits, model.config.task)[0, label]),
         answers.exactness,
         int(answers.recomputed[0]),
         seconds,

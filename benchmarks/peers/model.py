@@ -25,7 +25,7 @@ class Model:
         self._snapshot = Store(store).model(name).open()
 
     def known(self, nodes: Any) -> Shares:
-        return probabilities(self._snapshot.known(np.asarray(nodes)).logits, "multiclass")
+        return probabilities(self._snapshot.known_logits(np.asarray(nodes)), "multiclass")
 
     def new(self, features: Any, neighbors: Sequence[Sequence[int]]) -> Shares:
         manifest = self._snapshot.manifest

@@ -20,6 +20,7 @@ FILES = [
     "states/inputs.npy",
     "states/layer_1.npy",
     "states/layer_2.npy",
+    "states/logits.npy",
     "states/aggregate_1.npy",
     "states/degrees.npy",
 ]

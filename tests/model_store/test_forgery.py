@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from model_store import ModelVersions
+from model_store import ModelVersions, ProbeError, Snapshot
 from tests.model_store.abuse import forge, refused, unchanged
 from tests.model_store.samples import NODES
 
@@ -131,7 +131,7 @@ def test_probes_that_could_not_be_asked(folder: Path, tensor: str, value: np.nda
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"format": 2}, "format is 2, this version reads format 1"),
+        ({"format": 1}, "format is 1, this version reads format 2"),
         ({"format": None}, "format is None"),
         ({"nodes": "60"}, "nodes is str"),
         ({"nodes": True}, "nodes is bool"),
@@ -164,11 +164,11 @@ def test_a_manifest_that_says_something_else(folder: Path, change: dict[str, Any
     [
         ("", "not JSON"),
         ("[]", "not a JSON object"),
-        ('{"format": 1, "format": 1}', "a key is there twice"),
+        ('{"format": 2, "format": 2}', "a key is there twice"),
         ('{"format": NaN}', "NaN is not a JSON number"),
-        ('{"format": 1}', "its snapshot hash is not that of its content"),
-        ('{"format": 1, "probe_tolerance": 1e999}', "is not JSON that could be written again"),
-        ('{"format": 1, "model": "\\ud800"}', "is not JSON that could be written again"),
+        ('{"format": 2}', "its snapshot hash is not that of its content"),
+        ('{"format": 2, "probe_tolerance": 1e999}', "is not JSON that could be written again"),
+        ('{"format": 2, "model": "\\ud800"}', "is not JSON that could be written again"),
         ("[" * 100_000, "not JSON"),
     ],
 )
@@ -180,7 +180,7 @@ def test_a_manifest_that_is_none(folder: Path, text: str, reason: str) -> None:
 @pytest.mark.parametrize("layers", [30, 10**9])
 def test_more_layers_than_files_are_not_even_named(folder: Path, layers: int) -> None:
     forge(folder, lambda content: content["config"].update(layers=layers))
-    refused(folder, "manifest.json", f"lists 10 files, too few for {layers} layers")
+    refused(folder, "manifest.json", f"lists 11 files, too few for {layers} layers")
 
 
 def test_a_config_of_numbers_beyond_all_floats(folder: Path) -> None:
@@ -192,7 +192,9 @@ def test_a_config_of_another_model(folder: Path) -> None:
     forge(folder, lambda content: content["config"].update(alpha=2.0))
     refused(folder, "manifest.json", "alpha must lie in")
     forge(folder, lambda content: content["config"].update(alpha=0.5, out_features=7))
-    refused(folder, "weights.safetensors", "output.weight has shape")
+    refused(folder, "states/logits.npy", "expected")
+    forge(folder, lambda content: content["config"].update(out_features=3, heads=2))
+    refused(folder, "weights.safetensors", "has shape")
 
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "sums.safetensors", "states/inputs.npy"])
@@ -201,6 +203,13 @@ def test_a_file_of_another_snapshot_with_hashes_that_fit(folder: Path, file: str
     shutil.copyfile(folder.parent / "2" / file, folder / file)
     forge(folder, unchanged)
     refused(folder, "sums.safetensors", "does not follow from the weights and the node states", "sizes")
+
+
+def test_logits_of_another_snapshot_fail_the_probes(folder: Path) -> None:
+    shutil.copyfile(folder.parent / "2" / "states/logits.npy", folder / "states/logits.npy")
+    forge(folder, unchanged)
+    with Snapshot.open(folder) as snapshot, pytest.raises(ProbeError, match="known by"):
+        snapshot.replay()
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def test_known_nodes_that_are_asked_for_together_are_answered_together(
 
     async def all_at_once() -> list[Answers]:
         known = KnownNodes()
-        return await asyncio.gather(*(known.ask(loaded, rows) for rows in asked), known.ask(other, asked[0]))
+        return await asyncio.gather(*(known.ask(loaded, rows, True) for rows in asked), known.ask(other, asked[0], True))
 
     answers = asyncio.run(all_at_once())
     assert engine.batches == [6]  # the other version was asked on its own
@@ -204,12 +204,29 @@ def test_known_nodes_that_are_asked_for_together_are_answered_together(
         np.testing.assert_array_equal(answer.embeddings, alone.embeddings)
 
 
+def test_logits_of_known_nodes_are_read_and_only_embeddings_computed(
+    snapshot: Snapshot, loaded: LoadedModel, engine: Watched
+) -> None:
+    rows = np.array([4, 5, 3])
+
+    async def both() -> list[Outcome]:
+        known = KnownNodes()
+        return await asyncio.gather(known.ask(loaded, rows, embeddings=False), known.ask(loaded, rows[:1], embeddings=True))
+
+    without, with_embeddings = asyncio.run(both())
+    assert engine.batches == [1]  # whoever wants no embeddings waits for nobody's
+    assert without.embeddings.shape == (3, 0)
+    np.testing.assert_array_equal(without.logits, snapshot.known_logits(rows))
+    np.testing.assert_array_equal(with_embeddings.logits, without.logits[:1])
+
+
 def test_everybody_who_asked_for_known_nodes_hears_that_the_engine_broke(loaded: LoadedModel, engine: Watched) -> None:
     engine.broken = True
 
     async def all_at_once() -> list[Any]:
         known = KnownNodes()
-        return await asyncio.gather(*(known.ask(loaded, np.array([row])) for row in range(3)), return_exceptions=True)
+        asked = (known.ask(loaded, np.array([row]), embeddings=True) for row in range(3))
+        return await asyncio.gather(*asked, return_exceptions=True)
 
     assert [type(one) for one in asyncio.run(all_at_once())] == [MemoryError] * 3
 
