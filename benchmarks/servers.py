@@ -73,7 +73,7 @@ def running(
     """Its log goes nowhere."""
     environ = environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, env=environ, cwd=folder, stdout=quiet, stderr=quiet, start_new_session=True) as process:
+    with subprocess.Popen(command, env=environ, cwd=folder, stdout=quiet, stderr=quiet, process_group=0) as process:
         try:
             server = Server(port, process.pid, dialect)
             _wait_for(server, process)

@@ -1,5 +1,8 @@
 """`python -m training` in a process group of its own, at the lowest priority.
 
+Not in a session of its own: Linux shares the processors out by sessions first (autogroup), and an idle priority would count
+only among the processes of its own one. Here it gives way to the service at once.
+
 It holds a lock in its job's folder, inherited from whoever started it and given back by the kernel when it dies. So anybody
 can tell whether it lives without trusting process numbers, and take over its supervision from a process that died.
 """
@@ -47,7 +50,7 @@ class TrainingProcess:
                     stdout=log,
                     stderr=log,
                     env=_environment(settings),
-                    start_new_session=True,
+                    process_group=0,
                     pass_fds=(held,),
                     preexec_fn=_dying_with(os.getpid()) if tied else None,  # tied callers have one thread
                 )

@@ -139,6 +139,8 @@ def test_one_key_makes_one_job_and_another_request_has_to_wait(running: Running)
     assert os.getpgid(pid) == pid, "a group of its own"
     assert os.getpriority(os.PRIO_PROCESS, pid) == 19
     assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+    service = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    assert os.getsid(pid) == os.getsid(service), "in another session, idle would mean idle among its own processes"
     environ = Path(f"/proc/{pid}/environ").read_text()
     assert "OMP_NUM_THREADS=1" in environ.replace("\0", "\n").split("\n")
     assert TOKEN not in environ
