@@ -116,7 +116,9 @@ class Settings:
     cache_bytes: int = _setting(64 * 2**20, "size of a process's own cache; 0 turns caching off", _from_zero)
     cache_ttl_seconds: float = _setting(3600.0, "how long Redis keeps an answer", _seconds)
     cache_known: bool = _setting(
-        False, "also cache questions about known nodes only: worth it where they repeat, and hardly ever in Redis", _switch
+        False,
+        "also cache questions about known nodes only: slower in Redis, quicker in memory where half of them repeat",
+        _switch,
     )
     api_keys: tuple[str, ...] = _setting((), "keys that may ask, by commas; empty: everybody may", _keys, secret=True)
     admin_token: str | None = _setting(None, "may use /admin; empty: /admin is off", _token, secret=True)
