@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -14,6 +15,8 @@ from benchmarks.memory import status
 from benchmarks.result import Result
 
 SECONDS, CONNECTIONS = 60.0, 64
+QUIET_TURNS, QUIET_SECONDS = 3, 4.0
+"""Before the minute, and as many after it: a slow moment of the machine does not decide what quiet is."""
 
 
 def overload() -> list[Result]:
@@ -21,13 +24,16 @@ def overload() -> list[Result]:
         asked, port = server.requests(known(100)), server.port
         closed(port, asked, 16, 2.0)
         capacity = closed(port, asked, 16, 5.0).rate
-        quiet = open_loop(port, asked, CONNECTIONS, 10.0, capacity / 2)
+        quiet = [_p99_of_a_turn(port, asked, capacity / 2) for _ in range(QUIET_TURNS)]
         before = status("VmRSS", server.pid)
         loaded = open_loop(port, asked, CONNECTIONS, SECONDS, 2 * capacity)
         after = status("VmRSS", server.pid)
+        time.sleep(2)  # until a crowd is let in again
+        quiet += [_p99_of_a_turn(port, asked, capacity / 2) for _ in range(QUIET_TURNS)]
     shed = loaded.statuses.get(429, 0)
     fine = shed > 0 and not set(loaded.statuses) - {200, 429}
-    ratio, growth = loaded.quantile(0.99) / quiet.quantile(0.99), after / before
+    usual = float(np.median(quiet))
+    ratio, growth = loaded.quantile(0.99) / usual, after / before
     refused = duration(float(np.quantile(loaded.refused_latencies, 0.99))) if shed else "-"
     told = f"{duration(loaded.quantile(0.99))}; {len(loaded.latencies):,} answered, {shed:,} refused (p99 {refused})"
     claim = (
@@ -35,9 +41,20 @@ def overload() -> list[Result]:
     )
     memory = f"{after / 1e6:.0f} MB", f"{before / 1e6:.0f} MB"
     return [
-        Result(claim, told, duration(quiet.quantile(0.99)), ratio, "<= 3x", ratio <= 3 and fine),
+        Result(
+            claim,
+            told,
+            f"{duration(usual)} ({duration(min(quiet))} to {duration(max(quiet))})",
+            ratio,
+            "<= 3x",
+            ratio <= 3 and fine,
+        ),
         Result("resident memory of the worker after that, against before", *memory, growth, "<= 1.05x", growth <= 1.05),
     ]
+
+
+def _p99_of_a_turn(port: int, asked: list[bytes], rate: float) -> float:
+    return open_loop(port, asked, CONNECTIONS, QUIET_SECONDS, rate).quantile(0.99)
 
 
 CONTESTS: tuple[Callable[[], list[Result]], ...] = (overload,)
