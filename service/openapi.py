@@ -14,6 +14,13 @@ from service.loaded import LoadedModel
 from service.questions import Question
 
 MANY_FEATURES = 32
+TAGS = {
+    "answers": "What everybody came for.",
+    "models": "Which versions there are, and what they are.",
+    "admin": "Retraining and roll-back, with the admin token.",
+    "operations": "For probes and for Prometheus.",
+}
+"""Kinds of requests, in the order of the page."""
 _REFUSED = (400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429, 500, 503)
 
 
@@ -45,8 +52,11 @@ def document(app: FastAPI, loaded: LoadedModel | None) -> dict[str, Any]:
     found["paths"]["/predict"] = {"post": _operation("predict", about, loaded, _json_answer())}
     npy = {"application/x-npy": {"schema": {"type": "string", "format": "binary"}}}
     found["paths"]["/embed"] = {"post": _operation("embed", "Embeddings of the same nodes.", loaded, _json_answer() | npy)}
-    for path in found["paths"].values():
+    found["tags"] = [{"name": name, "description": told} for name, told in TAGS.items()]
+    for name, path in found["paths"].items():
         for operation in path.values():
+            if name.startswith("/admin"):
+                operation["security"] = [{"key": []}]
             own = {
                 status: answer for status, answer in operation["responses"].items() if status != "422"
             }  # FastAPI's is not ours

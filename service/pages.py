@@ -11,6 +11,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi import Path as PathParameter
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
 from model_store import SnapshotError, StoreError, UnknownVersion
@@ -32,12 +33,13 @@ def pages(
     admin: APIRouter,
 ) -> FastAPI:
     """`private`: not everybody may ask, so the document shows no ids of the graph."""
-    app = FastAPI(
+    app = FastAPIOffline(
         title="SGFormer serving",
         version="1",
         description="Exact answers for nodes of a graph, and for nodes that it has never seen.",
         lifespan=lifespan,
         redoc_url=None,
+        static_url="/docs-assets",
     )
     documents = openapi.Documents(app, private)
     app.openapi = lambda: documents.of(rollout.current() if rollout.ready else None)  # type: ignore[method-assign]  # FastAPI's way

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shutil
+import subprocess
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -25,12 +28,41 @@ def test_the_examples_of_the_document_work_when_pasted(client: httpx.Client) -> 
         assert set(body["examples"]) == {"known", "new"}
         for example in body["examples"].values():
             assert client.post(path, json=example["value"]).status_code == 200
-    assert client.get("/docs").status_code == 200
     assert client.get("/", follow_redirects=False).headers["location"] == "/docs"
+
+
+def test_the_page_of_the_document_needs_nobody_else(client: httpx.Client) -> None:
+    """Where it is served there may be no way to the internet: scripts and styles come from the service itself."""
+    page = client.get("/docs").text
+    assets = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert len(assets) == 3
+    for asset in assets:
+        assert client.get(asset).status_code == 200
+    assert "//" not in "".join(assets)
+
+
+def test_a_browser_shows_the_document(client: httpx.Client) -> None:
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("NOT RUN: no Chromium here, so nobody has looked at /docs (apt-get install chromium)")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000", "--dump-dom"]
+    shown = subprocess.run([chromium, *options, f"{client.base_url}/docs"], capture_output=True, text=True, timeout=60)
+    assert "SGFormer serving" in shown.stdout, shown.stderr[-2000:]
+    for path in client.get("/openapi.json").json()["paths"]:
+        assert f'data-path="{path}"' in shown.stdout
 
 
 def test_every_route_is_documented_with_its_errors(client: httpx.Client) -> None:
     document = client.get("/openapi.json").json()
+    assert {tag["name"] for tag in document["tags"]} == {
+        tag for path in document["paths"].values() for operation in path.values() for tag in operation["tags"]
+    }
+    assert all(
+        operation.get("security") == [{"key": []}]
+        for name, path in document["paths"].items()
+        if name.startswith("/admin")
+        for operation in path.values()
+    )
     expected = {"/predict", "/embed", "/models", "/models/{version}", "/models/{version}/report", "/metrics"}
     admin = {"retrain", "jobs", "jobs/{job_id}", "jobs/{job_id}/events", "jobs/{job_id}/cancel"}
     admin |= {"models/activate", "models/rollback"}
