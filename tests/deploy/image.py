@@ -1,8 +1,8 @@
 """The image, really built and really run, without a Docker engine.
 
 buildah builds it in a chroot. Its base is made by debootstrap, from the same Debian release, and stored under the name that
-the Dockerfile's FROM has. What this machine needs to reach a package registry (pip's settings, certificates, local folders
-of wheels) is mounted while it builds, and is not in the image.
+the Dockerfile's FROM has. What this machine needs to reach a package registry (registry.py) is mounted while it builds, and
+is not in the image.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,12 +21,12 @@ from typing import Any
 
 import httpx
 
+from tests.deploy import registry
 from tests.deploy.tools import ROOT, run
 from tests.service.serving import free_port, until
 
 RELEASE = "bookworm"
 MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
-CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 LEFT_OUT_OF_SLIM = (
     "usr/share/doc",
     "usr/share/man",
@@ -87,7 +86,8 @@ def build(tag: str, *options: str, context: Path = ROOT) -> None:
             "--pull-never",
             "--layers",
         ]
-        run(*command, *_registry(Path(folder)), "--tag", tag, *options, context, seconds=1200)
+        volumes = [f"--volume={here}:{inside}:ro" for here, inside in registry.mounts(Path(folder)).items()]
+        run(*command, *volumes, "--tag", tag, *options, context, seconds=1200)
 
 
 def size_bytes(tag: str) -> int:
@@ -175,25 +175,3 @@ class Service:
             return self.client.get("/health/ready").status_code == 200
         except httpx.TransportError:
             return False
-
-
-def _registry(folder: Path) -> list[str]:
-    """Options that let pip inside find the registry that pip here uses: its settings, certificates and local folders."""
-    listed = run(sys.executable, "-m", "pip", "config", "list").stdout
-    settings = dict(re.findall(r"^(?:global|:env:)\.([a-z-]+)='(.*)'$", listed, re.MULTILINE))
-    volumes = [f"{place}:{place}:ro" for place in _folders(" ".join(settings.values())) if place.is_dir()]
-    if CERTIFICATES.exists():
-        (folder / "ca.crt").write_bytes(CERTIFICATES.read_bytes())
-        settings["cert"] = "/run/registry/ca.crt"
-        volumes.append(f"{folder}/ca.crt:/run/registry/ca.crt:ro")
-    (folder / "pip.conf").write_text(
-        "\n".join(["[global]", *(f"{name} = {value}" for name, value in settings.items())]) + "\n"
-    )
-    volumes.append(f"{folder}/pip.conf:/etc/pip.conf:ro")
-    return [part for volume in volumes for part in ("--volume", volume)]
-
-
-def _folders(settings: str) -> set[Path]:
-    """Local folders among them; of an index its parent, because its pages link to files beside it."""
-    indexes = {Path(place).parent for place in re.findall(r"file://(\S+)", settings)}
-    return indexes | {Path(place) for place in settings.split() if place.startswith("/")}

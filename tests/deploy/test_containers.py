@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -204,16 +203,6 @@ def test_the_worker_has_the_settings_of_training_that_the_service_has() -> None:
     services = compose()["services"]
     assert {"SGF_REDIS_URL", "SGF_TRAINING_SECONDS", "SGF_TRAINING_THREADS"} <= set(services["worker"]["environment"])
     assert services["worker"]["environment"].items() <= services["service"]["environment"].items()
-
-
-def test_an_old_kubectl_is_told_before_anything_is_installed(tmp_path: Path) -> None:
-    for program, what in (("kubectl", "exit 1"), ("apt-get", f"touch {tmp_path}/installed")):
-        (tmp_path / program).write_text(f"#!/bin/sh\n{what}\n")
-        (tmp_path / program).chmod(0o755)
-    told = run(ROOT / "deploy" / "install-verify-tools", check=False, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
-    assert told.returncode == 1
-    assert "kubectl 1.21 or later" in told.stderr
-    assert not (tmp_path / "installed").exists()
 
 
 def test_the_example_of_secrets_has_none_and_every_variable_is_in_it_or_has_a_default() -> None:
