@@ -87,6 +87,7 @@ class Metrics:
         self.ready = _gauge("sgf_ready", "1 where every worker has a version in service.", new, "livemin")
         self.memory = _gauge("sgf_process_peak_memory_bytes", "Highest resident memory.", new, "liveall")
         self.retrain_jobs = Counter("sgf_retrain_jobs_total", "Retrainings that entered a state.", ["state"], registry=new)
+        self.retrain_waiting = _gauge("sgf_retrain_jobs_waiting", "Retrainings nobody has begun.", new, "livemostrecent")
         self.retrain_epoch = _gauge("sgf_retrain_epoch", "Of the retraining under way.", new, "livemostrecent")
         self.build = _gauge("sgf_build_info", "Of this software.", new, "livemax", ["version"])
         self.build.labels(_version()).set(1)
@@ -94,6 +95,7 @@ class Metrics:
         self._answered: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
         self._spent: defaultdict[str, list[float]] = defaultdict(list)
         self.cache_up.set(1)
+        self.retrain_waiting.set(0)
         self.retrain_epoch.set(0)
         swaps, states = ("taken", "refused", "rolled_back"), get_args(State)
         for counter, labels in ((self.shed, SHED_REASONS), (self.swaps, swaps), (self.retrain_jobs, states)):
