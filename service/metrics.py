@@ -111,7 +111,7 @@ class Metrics:
         self._spent[stage].append(seconds)
 
     def book(self) -> None:
-        """What was noted since the last time."""
+        """What was noted since the last time. Noting and booking are the event loop's: nothing comes in between."""
         for (route, status), noted in self._answered.items():
             self.requests.labels(route, str(status)).inc(len(noted))
             self.seconds.labels(route).observe_all(noted)
@@ -140,8 +140,7 @@ class Metrics:
         self.memory.set(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
     def page(self) -> bytes:
-        """In Prometheus' text format, over all workers."""
-        self.book()
+        """In Prometheus' text format, over all workers. What was noted must be booked before; this may run in any thread."""
         self.remember_memory()
         if os.environ.get(DIRECTORY):
             _forget_dead_workers(Path(os.environ[DIRECTORY]))
