@@ -106,7 +106,7 @@ def _wait_for(server: Server, process: subprocess.Popen[bytes]) -> None:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Asks the server to end, which ends its workers; whatever of its family is left after that is killed."""
-    family = [os.pidfd_open(pid) for pid in _descendants(process.pid)]  # not its group: BentoML's worker leaves that
+    family = [os.pidfd_open(pid) for pid in descendants(process.pid)]  # not its group: BentoML's worker leaves that
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(END_SECONDS)
@@ -117,7 +117,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         os.close(member)
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     lists = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
     children = [int(child) for one in lists for child in one]
-    return children + [below for child in children for below in _descendants(child)]
+    return children + [below for child in children for below in descendants(child)]

@@ -87,6 +87,7 @@ class Metrics:
         self.ready = _gauge("sgf_ready", "1 where every worker has a version in service.", new, "livemin")
         self.memory = _gauge("sgf_process_peak_memory_bytes", "Highest resident memory.", new, "liveall")
         self.retrain_jobs = Counter("sgf_retrain_jobs_total", "Retrainings that entered a state.", ["state"], registry=new)
+        self.retrain_waiting = _gauge("sgf_retrain_jobs_waiting", "Retrainings nobody has begun.", new, "livemostrecent")
         self.retrain_epoch = _gauge("sgf_retrain_epoch", "Of the retraining under way.", new, "livemostrecent")
         self.build = _gauge("sgf_build_info", "Of this software.", new, "livemax", ["version"])
         self.build.labels(_version()).set(1)
@@ -94,6 +95,7 @@ class Metrics:
         self._answered: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
         self._spent: defaultdict[str, list[float]] = defaultdict(list)
         self.cache_up.set(1)
+        self.retrain_waiting.set(0)
         self.retrain_epoch.set(0)
         swaps, states = ("taken", "refused", "rolled_back"), get_args(State)
         for counter, labels in ((self.shed, SHED_REASONS), (self.swaps, swaps), (self.retrain_jobs, states)):
@@ -109,7 +111,7 @@ class Metrics:
         self._spent[stage].append(seconds)
 
     def book(self) -> None:
-        """What was noted since the last time."""
+        """What was noted since the last time. Noting and booking are the event loop's: nothing comes in between."""
         for (route, status), noted in self._answered.items():
             self.requests.labels(route, str(status)).inc(len(noted))
             self.seconds.labels(route).observe_all(noted)
@@ -138,8 +140,7 @@ class Metrics:
         self.memory.set(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
     def page(self) -> bytes:
-        """In Prometheus' text format, over all workers."""
-        self.book()
+        """In Prometheus' text format, over all workers. What was noted must be booked before; this may run in any thread."""
         self.remember_memory()
         if os.environ.get(DIRECTORY):
             _forget_dead_workers(Path(os.environ[DIRECTORY]))

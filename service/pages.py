@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -58,8 +59,9 @@ def pages(
         summary="Prometheus' text format, over all workers.",
         response_class=PlainTextResponse,
     )
-    def metrics_page() -> Response:
-        return Response(metrics.page(), media_type=CONTENT_TYPE)
+    async def metrics_page() -> Response:
+        metrics.book()
+        return Response(await asyncio.to_thread(metrics.page), media_type=CONTENT_TYPE)
 
     return app
 

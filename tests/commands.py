@@ -21,9 +21,6 @@ def commands_of(root: Path, page: str) -> list[Command]:
     text = (root / page).read_text()
     fenced = [line for block in FENCED.findall(text) for line in block.replace("\\\n", "").splitlines()]
     rest = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    indented = [
-        re.split(r"  +(?=[a-z])", one.removeprefix("$ "))[0] if "--json" not in one else one
-        for one in INDENTED.findall(rest)
-    ]
+    indented = [re.split(r"  +(?=[a-z])", one.removeprefix("$ "))[0] for one in INDENTED.findall(rest)]
     found = [line.strip() for line in (*indented, *fenced)]
     return [Command(page, line) for line in found if line and not line.startswith("#")]

@@ -1,8 +1,8 @@
 """A stranger's path: a clone, `make run`, and then every command of the README and the pages, in their order.
 
 What cannot run here stands in NOT_RUN, with the reason. Three things are changed: the demo gets a port of its own, a job is
-one that is there, and flags are added (APPENDED). A command that several pages have is run once, each in a shell of its own:
-what a page exports is given to all of them by `place`.
+one that is there, and flags are added (APPENDED). A command that several pages have is run once, or where another one needs
+it (FIRST_OF_ALL), each in a shell of its own: what a page exports is given to all of them by `place`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,12 @@ ROOT = Path(__file__).parent.parent
 FIRST = ("README.md", "docs/index.md", "deploy/README.md")
 PAGES = (*FIRST, *sorted({f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - set(FIRST)))
 TOKEN = "t" * 20
-CAN_RETRAIN = "/admin/retrain" in "".join(path.read_text() for path in (ROOT / "service").rglob("*.py"))
 NOT_RUN = {
     r"docker ": "no Docker engine here; `make verify-deploy` checks the compose file, builds the same images and runs them",
     r"kubectl |kind |helm |.*\| kubectl ": "no cluster here; tests/deploy builds every overlay and checks it",
     r"sgf-train (--recipe cora|--dataset cora|table)": "needs raw data sets; tests/training runs it on samples",
     r"sgf-train tune .*--trials 50": "50 trials take minutes; the same command runs above with fewer",
 }
-NOT_RUN |= (
-    {r"curl .*(/events|/cancel|/admin/models/)": "needs a job or version in some state; tests/service/jobs has it"}
-    if CAN_RETRAIN
-    else {r"curl \S*/admin/": "the service does not retrain yet; strict as soon as it has /admin/retrain"}
-)
 SERVES = re.compile(r"make run|sgf-serve(?! --(check|table|help))")
 """Goes on until it is stopped."""
 APPENDED = {
@@ -52,6 +46,18 @@ APPENDED = {
     r"(sgf-models (verify|prune)|sgf-serve)(?!.*--model)": "--model digits",
 }
 """So that a refusal is a failure, training takes seconds, and one store with several models does for all pages."""
+RETRAIN, ACTIVATE = r"curl .*/admin/retrain -H \"\$auth\"", r"curl .*/models/activate"
+FIRST_OF_ALL = {r"curl .*/cancel": RETRAIN, r"curl .*/models/rollback": ACTIVATE}
+"""What a command is about is made by another one of its page: a job in hand, a version that took over from one before."""
+WHILE_IT_RUNS = r"curl .*/(events|cancel)"
+"""About the job that was submitted before, at once; all others wait until it has ended."""
+SHOWN = {
+    r"curl .*/events": r'event: epoch(.|\n)*event: end\n.*"state":"succeeded"',
+    r"curl .*/cancel": r'"state":"(running|cancelled)"',
+    r"curl .*/models/activate": r'"live":3',
+    r"curl .*/models/rollback": r'"live":\d+,"before":3',
+}
+"""What they answer."""
 
 
 class Place(NamedTuple):
@@ -64,8 +70,12 @@ def every_command() -> list[Command]:
     return [one for page in PAGES for one in commands_of(ROOT, page)]
 
 
+def matching(text: str, table: dict[str, str]) -> str | None:
+    return next((value for pattern, value in table.items() if re.match(pattern, text)), None)
+
+
 def why_not(command: Command) -> str | None:
-    return next((reason for pattern, reason in NOT_RUN.items() if re.match(pattern, command.text)), None)
+    return matching(command.text, NOT_RUN)
 
 
 @pytest.fixture
@@ -112,30 +122,35 @@ def test_what_cannot_run_here_is_told(reason: str) -> None:
 
 
 def appended(text: str) -> str:
-    return next((more for pattern, more in APPENDED.items() if re.match(pattern, text)), "")
+    return matching(text, APPENDED) or ""
 
 
 def carried_out(text: str, place: Place) -> None:
     """Raises AssertionError with everything it said."""
     command = f"{text.replace('localhost:8000', f'127.0.0.1:{place.port}')} {appended(text)}"
     environ = place.environ
-    if "/admin/" in text:  # one job at a time; and pages name a job that some other machine had
-        job = finished_job(place)
+    if "/admin/" in text:
+        first = matching(text, FIRST_OF_ALL)
+        if first is not None:
+            carried_out(next(one.text for one in every_command() if re.match(first, one.text)), place)
+        job = latest_job(place, finished=not re.match(WHILE_IT_RUNS, text))  # pages name one that some other machine had
         command, environ = re.sub(r"(?<=/jobs/)[0-9a-f]{16}", job, command), environ | {"job": job}
     done = run("bash", "-c", command, cwd=place.clone, env=environ, seconds=120, check=False)
-    assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+    told = f"{text}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == 0, told
+    assert re.search(matching(text, SHOWN) or "", done.stdout), told
 
 
-def finished_job(place: Place) -> str:
-    """The latest job, once it is done; empty where there was none."""
+def latest_job(place: Place, finished: bool) -> str:
+    """Its id, once no job is in hand if `finished`; empty where there was none."""
     jobs: list[dict[str, Any]] = []
 
-    def done() -> bool:
+    def found() -> bool:
         headers = {"authorization": f"Bearer {TOKEN}"}
         jobs[:] = httpx.get(f"http://127.0.0.1:{place.port}/admin/jobs", headers=headers).raise_for_status().json()["jobs"]
-        return not any(one["state"] in ("queued", "running") for one in jobs)
+        return not finished or not any(one["state"] in ("queued", "running") for one in jobs)
 
-    until(done, seconds=120)
+    until(found, seconds=120)
     return str(jobs[0]["id"]) if jobs else ""
 
 

@@ -57,6 +57,7 @@ class LocalRunner:
         return log_tail(self._folder_of(job_id))
 
     def attend(self) -> bool:
+        self._metrics.retrain_waiting.set(self._ledger.waiting())
         if self._supervision is None:
             self._supervision = self._adopted() or self._started()
             return self._supervision is not None

@@ -63,6 +63,7 @@ class RedisRunner:
 
     def attend(self) -> bool:
         jobs = self._ledger.jobs()
+        self._metrics.retrain_waiting.set(sum(job.state == "queued" for job in jobs))
         for job in jobs:
             if job.state == "queued" and not self._is_handed_out(job):
                 self._hand_out(job)  # whoever submitted it died in between, or RQ's part of Redis was lost

@@ -55,6 +55,10 @@ class SqliteLedger:
         with self._transaction(READING) as database:
             return [_job(row) for row in database.execute("SELECT * FROM jobs ORDER BY number DESC")]
 
+    def waiting(self) -> int:
+        with self._transaction(READING) as database:
+            return int(database.execute("SELECT count(*) FROM jobs WHERE state = 'queued'").fetchone()[0])
+
     def save(self, job: Job) -> None:
         with self._transaction() as database:
             _save(database, job)

@@ -1,8 +1,8 @@
 """The image, really built and really run, without a Docker engine.
 
 buildah builds it in a chroot. Its base is made by debootstrap, from the same Debian release, and stored under the name that
-the Dockerfile's FROM has. What this machine needs to reach a package registry (pip's settings, certificates, local folders
-of wheels) is mounted while it builds, and is not in the image.
+the Dockerfile's FROM has. What this machine needs to reach a package registry (registry.py) is mounted while it builds, and
+is not in the image.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 
+from tests.deploy import registry
 from tests.deploy.tools import ROOT, run
 from tests.service.serving import free_port, until
 
+SERVING, WORKER = "sgformer-serving:verify", "sgformer-worker:verify"
 RELEASE = "bookworm"
 MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
-CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 LEFT_OUT_OF_SLIM = (
     "usr/share/doc",
     "usr/share/man",
@@ -87,7 +87,8 @@ def build(tag: str, *options: str, context: Path = ROOT) -> None:
             "--pull-never",
             "--layers",
         ]
-        run(*command, *_registry(Path(folder)), "--tag", tag, *options, context, seconds=1200)
+        volumes = [f"--volume={here}:{inside}:ro" for here, inside in registry.mounts(Path(folder)).items()]
+        run(*command, *volumes, "--tag", tag, *options, context, seconds=1200)
 
 
 def size_bytes(tag: str) -> int:
@@ -111,8 +112,11 @@ def mounted(tag: str) -> Iterator[Path]:
         run("buildah", "rm", container)
 
 
-def inside(root: Path, tag: str, store: Path, command: list[str], **environ: str) -> subprocess.Popen[str]:
-    """A command in the image: its user, process 1, no capabilities, the root file system read-only but for /tmp."""
+def inside(root: Path, tag: str, store: Path, command: list[str], log: IO[str], **environ: str) -> subprocess.Popen[bytes]:
+    """A command in the image: its user, process 1, no capabilities, the root file system read-only but for /tmp.
+
+    What it says goes into a file, not a pipe: a pipe that nobody reads fills up, and everything stands still.
+    """
     config = configuration(tag)
     pairs = [*config["Env"], *(f"{name}={value}" for name, value in environ.items())]
     uid, _, gid = config["User"].partition(":")
@@ -126,29 +130,31 @@ def inside(root: Path, tag: str, store: Path, command: list[str], **environ: str
         command=shlex.join(command),
     )
     isolated = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", script]
-    return subprocess.Popen(isolated, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(isolated, stdout=log, stderr=subprocess.STDOUT)
+
+
+def owned(volume: Path, tag: str) -> Path:
+    """As a container's engine would hand it to the image's user."""
+    run("chown", "-R", configuration(tag)["User"], volume)
+    return volume
 
 
 def done_inside(
     root: Path, tag: str, store: Path, command: list[str], seconds: float = 60, **environ: str
 ) -> tuple[int, str]:
     """The exit code and the output of a command that ends."""
-    process = inside(root, tag, store, command, **environ)
-    output, _ = process.communicate(timeout=seconds)
-    return process.returncode, output
+    with tempfile.TemporaryFile("w+") as log:
+        code = inside(root, tag, store, command, log, **environ).wait(timeout=seconds)
+        log.seek(0)
+        return code, log.read()
 
 
-class Service:
-    """The image's entrypoint, and a client of it."""
+class Container:
+    """The image's entrypoint, running."""
 
     def __init__(self, root: Path, tag: str, store: Path, **environ: str) -> None:
-        self.port = free_port()
-        self.process = inside(root, tag, store, configuration(tag)["Entrypoint"], SGF_PORT=str(self.port), **environ)
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10)
-
-    def wait(self, seconds: float = 60) -> None:
-        until(lambda: self.process.poll() is not None or self._ready(), seconds=seconds)
-        assert self.process.poll() is None, self.output()
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # until `close`
+        self.process = inside(root, tag, store, configuration(tag)["Entrypoint"], self._log, **environ)
 
     @property
     def pid(self) -> int:
@@ -156,44 +162,49 @@ class Service:
         parent = self.process.pid
         return int(Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0])
 
+    def check_confined(self) -> None:
+        """Raises AssertionError: it is root, may become it, has capabilities, or can write to its root file system."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        assert "Uid:\t10001\t10001\t10001\t10001" in status
+        assert "CapEff:\t0000000000000000" in status
+        assert "NoNewPrivs:\t1" in status
+        mounts = Path(f"/proc/{self.pid}/mountinfo").read_text().splitlines()
+        options = {line.split()[4]: line.split()[5].split(",") for line in mounts}
+        assert "ro" in options["/"]
+
     def terminate(self, seconds: float = 20) -> int:
         os.kill(self.pid, signal.SIGTERM)
         return self.process.wait(timeout=seconds)
 
     def output(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.read()
+        self._log.seek(0)
+        return self._log.read()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)  # with process 1 goes everything inside
+        self.process.wait(timeout=10)
+        self._log.close()
+
+
+class Service(Container):
+    """The serving image, and a client of it."""
+
+    def __init__(self, root: Path, tag: str, store: Path, **environ: str) -> None:
+        port = free_port()
+        super().__init__(root, tag, store, SGF_PORT=str(port), **environ)
+        self.port, self.client = port, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10)
+
+    def wait(self, seconds: float = 60) -> None:
+        until(lambda: self.process.poll() is not None or self._ready(), seconds=seconds)
+        assert self.process.poll() is None, self.output()
 
     def close(self) -> None:
         self.client.close()
-        if self.process.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)  # with process 1 goes everything inside
-        self.process.communicate(timeout=10)
+        super().close()
 
     def _ready(self) -> bool:
         try:
             return self.client.get("/health/ready").status_code == 200
         except httpx.TransportError:
             return False
-
-
-def _registry(folder: Path) -> list[str]:
-    """Options that let pip inside find the registry that pip here uses: its settings, certificates and local folders."""
-    listed = run(sys.executable, "-m", "pip", "config", "list").stdout
-    settings = dict(re.findall(r"^(?:global|:env:)\.([a-z-]+)='(.*)'$", listed, re.MULTILINE))
-    volumes = [f"{place}:{place}:ro" for place in _folders(" ".join(settings.values())) if place.is_dir()]
-    if CERTIFICATES.exists():
-        (folder / "ca.crt").write_bytes(CERTIFICATES.read_bytes())
-        settings["cert"] = "/run/registry/ca.crt"
-        volumes.append(f"{folder}/ca.crt:/run/registry/ca.crt:ro")
-    (folder / "pip.conf").write_text(
-        "\n".join(["[global]", *(f"{name} = {value}" for name, value in settings.items())]) + "\n"
-    )
-    volumes.append(f"{folder}/pip.conf:/etc/pip.conf:ro")
-    return [part for volume in volumes for part in ("--volume", volume)]
-
-
-def _folders(settings: str) -> set[Path]:
-    """Local folders among them; of an index its parent, because its pages link to files beside it."""
-    indexes = {Path(place).parent for place in re.findall(r"file://(\S+)", settings)}
-    return indexes | {Path(place) for place in settings.split() if place.startswith("/")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,12 @@ DOCKERFILE, COMPOSE = ROOT / "Dockerfile", ROOT / "docker-compose.yml"
 def compose(text: str | None = None) -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load(text or COMPOSE.read_text())
     return found
+
+
+def environment(service: str, **changed: str) -> dict[str, str]:
+    """What it is given where .env says nothing, but for these."""
+    given = compose()["services"][service]["environment"]
+    return {name: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value) for name, value in given.items()} | changed
 
 
 def test_the_dockerfile_is_clean() -> None:
@@ -206,16 +211,6 @@ def test_the_worker_has_the_settings_of_training_that_the_service_has() -> None:
     assert services["worker"]["environment"].items() <= services["service"]["environment"].items()
 
 
-def test_an_old_kubectl_is_told_before_anything_is_installed(tmp_path: Path) -> None:
-    for program, what in (("kubectl", "exit 1"), ("apt-get", f"touch {tmp_path}/installed")):
-        (tmp_path / program).write_text(f"#!/bin/sh\n{what}\n")
-        (tmp_path / program).chmod(0o755)
-    told = run(ROOT / "deploy" / "install-verify-tools", check=False, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
-    assert told.returncode == 1
-    assert "kubectl 1.21 or later" in told.stderr
-    assert not (tmp_path / "installed").exists()
-
-
 def test_the_example_of_secrets_has_none_and_every_variable_is_in_it_or_has_a_default() -> None:
     example = dict(
         line.split("=", 1)
@@ -232,8 +227,4 @@ def test_the_service_knows_every_setting_that_it_is_given() -> None:
     from service.settings import Settings
 
     for name in ("service", "service-gpu"):
-        given = {
-            key: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value)
-            for key, value in compose()["services"][name]["environment"].items()
-        }
-        assert Settings.from_env(given).redis_url == "redis://redis:6379/0"
+        assert Settings.from_env(environment(name)).redis_url == "redis://redis:6379/0"

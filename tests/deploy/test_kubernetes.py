@@ -146,7 +146,7 @@ def test_the_monitor_selects_the_service_by_a_port_that_it_has() -> None:
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert {one["port"] for one in monitor["spec"]["endpoints"]} <= {one["name"] for one in service["spec"]["ports"]}
     assert service["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "sgformer"
-    assert 'job="sgformer"' in queries.ALERTS.read_text()
+    assert 'up{job=~"sgformer.*"}' in queries.ALERTS.read_text()
 
 
 def test_the_alerts_become_what_the_prometheus_operator_takes() -> None:

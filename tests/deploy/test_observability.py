@@ -22,12 +22,9 @@ from tests.service.serving import in_processes
 
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 GRAFANA = ROOT / "deploy" / "grafana"
-RETRAINING = {"sgf_retrain_epoch", "sgf_retrain_jobs_total"}
-COMING = set() if "sgf_retrain" in (ROOT / "service" / "metrics.py").read_text() else RETRAINING
-"""Not exported before the service retrains; from then on the checks below are strict."""
 KNOWN_TO_GRAFANA_ONLY = {"annotations list 0 step", "annotations list 0 titleFormat"}
 """Annotations of a Prometheus data source have these; the schema leaves them to the data source."""
-TESTS = ("alerts_test.yml", "stale_model_test.yml")
+TESTS = ("alerts_test.yml", "deployments_test.yml", "stale_model_test.yml")
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +41,11 @@ def page(store: Path) -> Iterator[str]:
 def test_every_query_of_the_dashboard_is_about_what_is_exported(page: str) -> None:
     found = list(queries.of_dashboard(queries.read_dashboard()))
     assert len(found) > 20
-    queries.check_known(found, page, COMING)
+    queries.check_known(found, page)
 
 
 def test_every_alert_is_about_what_is_exported(page: str) -> None:
-    queries.check_known(queries.of_alerts(), page, COMING)
+    queries.check_known(queries.of_alerts(), page)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +65,7 @@ def test_a_query_about_something_else_is_found(page: str, right: str, wrong: str
     assert any(right in query for query in asked)
     found = [query.replace(right, wrong) for query in asked]
     with pytest.raises(AssertionError, match=told):
-        queries.check_known(found, page, COMING)
+        queries.check_known(found, page)
 
 
 def test_a_query_that_is_not_promql_is_found(page: str) -> None:
@@ -87,7 +84,7 @@ def test_the_dashboard_shows_every_metric_of_the_contract() -> None:
 def hidden(dashboard: dict[str, Any]) -> set[str]:
     """Metrics that no panel shows."""
     asked = {name for query in queries.of_dashboard(dashboard) for name, _ in queries.needed(query)}
-    made = set(re.findall(r'"(sgf_[a-z_]+)"', (ROOT / "service" / "metrics.py").read_text())) | RETRAINING
+    made = set(re.findall(r'"(sgf_[a-z_]+)"', (ROOT / "service" / "metrics.py").read_text()))
     return made - {re.sub("_(bucket|sum|count)$", "", name) for name in asked}
 
 
@@ -150,6 +147,14 @@ def test_every_alert_has_a_runbook_and_a_test() -> None:
             assert rule["labels"]["severity"] in ("page", "ticket")
 
 
+def test_alerts_and_panels_tell_deployments_apart() -> None:
+    assert not any(queries.blends(one) for one in queries.of_alerts())
+    assert all(queries.is_of_one(one) for one in queries.of_dashboard(queries.read_dashboard()))
+    assert queries.blends("sum by (job) (rate(sgf_shed_total[5m]))")
+    assert queries.blends("max(sgf_ready)")
+    assert not queries.is_of_one('max(sgf_ready{job="sgformer",namespace=~".*"})')
+
+
 def test_promtool_accepts_the_configuration_and_the_rules_do_what_they_say() -> None:
     check_rules(PROMETHEUS)
 
@@ -163,10 +168,16 @@ def test_promtool_accepts_the_configuration_and_the_rules_do_what_they_say() -> 
         ("alerts.yml", "> 0.01", "> 0.5"),
         ("alerts.yml", 'reason!="gone"', 'reason!="lag"'),
         ("alerts.yml", "30 * 24 * 3600", "60 * 24 * 3600"),
-        ("alerts.yml", 'absent(up{job="sgformer"})', 'absent(up{job="other"})'),
+        ("alerts.yml", 'absent_over_time(up{job=~"sgformer.*"}[1h])', 'absent_over_time(up{job="other"}[1h])'),
         ("alerts.yml", "and increase(sgf_cache_errors_total[5m]) > 0", ""),
         ("alerts.yml", 'result="rolled_back"', 'result="refused"'),
-        ("alerts.yml", 'unless sum(increase(sgf_retrain_jobs_total{state!="queued"}[1h])) > 0', ""),
+        (
+            "alerts.yml",
+            "max by (namespace, job) (sgf_retrain_jobs_waiting) > 0",
+            "increase(sgf_retrain_jobs_waiting[1h]) > 0",
+        ),
+        ("alerts.yml", "count by (namespace, job) (count", "count by (job) (count"),
+        ("alerts.yml", "group by (namespace, job) (up", "group by (job) (up"),
     ],
 )
 def test_promtool_finds_what_is_broken(tmp_path: Path, file: str, right: str, wrong: str) -> None:

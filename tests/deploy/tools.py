@@ -22,10 +22,13 @@ thorough = pytest.mark.skipif(not VERIFYING, reason="NOT RUN: takes minutes or r
 
 
 def need(program: str) -> str:
-    """Its path. Where it is missing the test is skipped, loudly; under `make verify-deploy` it fails."""
-    found = shutil.which(program) or shutil.which(program, path=str(Path(sys.executable).parent))
+    """Its path: the one of this environment, which is pinned, before the machine's.
+
+    Where it is missing the test is skipped, loudly; under `make verify-deploy` it fails.
+    """
+    found = shutil.which(program, path=str(Path(sys.executable).parent)) or shutil.which(program)
     if found is None:
-        told = f"NOT RUN: {program} is not installed; deploy/install-verify-tools (as root) installs it, or says what to do"
+        told = f"NOT RUN: {program} is not installed; deploy/install-verify-tools (as root) installs it"
         if VERIFYING:
             pytest.fail(told)
         pytest.skip(told)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
+import httpx
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from service.metrics import SECONDS, BulkHistogram, Metrics
+from tests.service.serving import in_thread
 
 DURATIONS = [0.0, 0.0004, 0.0005, 0.00051, 0.03, 0.025, 1.0, 2.5, 2.6, 1e9, 0.007, 0.007]
 
@@ -27,8 +32,30 @@ def test_what_was_noted_is_booked_once() -> None:
         metrics.answered("/predict", status, 0.002)
     metrics.spent("parse", 0.0001)
     for _ in range(2):
+        metrics.book()
         page = metrics.page().decode()
         assert 'sgf_requests_total{code="200",route="/predict"} 2.0' in page
         assert 'sgf_requests_total{code="429",route="/predict"} 1.0' in page
         assert 'sgf_request_duration_seconds_count{route="/predict"} 3.0' in page
         assert 'sgf_stage_duration_seconds_count{stage="parse"} 1.0' in page
+
+
+def test_the_page_can_be_read_while_answers_are_given_and_every_one_is_counted_once(store: Path) -> None:
+    with in_thread(store) as client:
+        answered: list[int] = []
+        enough = threading.Event()
+
+        def load() -> None:
+            with httpx.Client(base_url=client.base_url, timeout=30) as own:
+                while not enough.is_set():
+                    answered.append(own.post("/predict", json={"nodes": [1]}).status_code)
+
+        callers = [threading.Thread(target=load) for _ in range(4)]
+        for caller in callers:
+            caller.start()
+        pages = [client.get("/metrics").status_code for _ in range(200)]
+        enough.set()
+        for caller in callers:
+            caller.join(timeout=30)
+        assert set(pages) == set(answered) == {200}
+        assert f'sgf_requests_total{{code="200",route="/predict"}} {len(answered)}.0' in client.get("/metrics").text

@@ -71,6 +71,7 @@ def worker(folder: Path, server: RedisServer) -> Iterator[subprocess.Popen[bytes
 def test_a_worker_trains_and_everybody_sees_it(client: httpx.Client, folder: Path, redis_server: RedisServer) -> None:
     job_id = submit(client, "nightly", overrides=QUICK)
     assert job(client, job_id)["state"] == "queued", "there is no worker yet"
+    until(lambda: "sgf_retrain_jobs_waiting 1.0" in client.get("/metrics").text)
     assert submit(client, "nightly", overrides=QUICK) == job_id
     assert retrain(client, overrides=FOR_EVER).json()["details"] == {"job": job_id}
     with worker(folder, redis_server):
@@ -81,6 +82,7 @@ def test_a_worker_trains_and_everybody_sees_it(client: httpx.Client, folder: Pat
         assert "published demo 2" in found["log_tail"]
         until(lambda: client.get("/health/ready").json()["version"] == 2)
         until(lambda: 'sgf_retrain_jobs_total{state="succeeded"} 1.0' in client.get("/metrics").text)
+        assert "sgf_retrain_jobs_waiting 0.0" in client.get("/metrics").text
         job_id = submit(client, overrides=FOR_EVER)
         trains(client, job_id)
         client.post(f"/admin/jobs/{job_id}/cancel", headers=ADMIN)

@@ -1,0 +1,70 @@
+"""Both images as the compose file runs them: one trains the demo and retrains it, the other answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.image import SERVING, WORKER, Container, Service, done_inside, owned
+from tests.deploy.test_containers import compose, environment
+from tests.deploy.test_redis import OPTIONS
+from tests.deploy.tools import thorough
+from tests.service.redis_server import RedisServer
+from tests.service.serving import until
+
+pytestmark = thorough
+TOKEN = "t" * 20
+
+
+@pytest.fixture(scope="module")
+def volume(worker_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store after the first start: it was empty, and `demo` has trained into it."""
+    found = owned(tmp_path_factory.mktemp("volume"), WORKER)
+    train = [one.replace("$$", "$") for one in compose()["services"]["demo"]["entrypoint"]]
+    code, output = done_inside(worker_root, WORKER, found, train, seconds=300)
+    assert code == 0, output
+    return found
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path, *OPTIONS)
+    yield server
+    server.kill()
+
+
+def test_a_retraining_goes_through_redis_to_the_worker_and_live(
+    serving_root: Path, worker_root: Path, volume: Path, redis: RedisServer
+) -> None:
+    given = environment("service", SGF_REDIS_URL=redis.url, SGF_ADMIN_TOKEN=TOKEN)
+    with (
+        closing(Service(serving_root, SERVING, volume, **given)) as service,
+        closing(Container(worker_root, WORKER, volume, **environment("worker", SGF_REDIS_URL=redis.url))) as worker,
+    ):
+        service.wait()
+        service.client.headers["authorization"] = f"Bearer {TOKEN}"
+        assert answering(service) == ("digits", 1)
+        submitted = service.client.post("/admin/retrain", json={"recipe": "digits", "activate": "always"})
+        assert submitted.status_code == 202, submitted.text
+
+        def job() -> dict[str, Any]:
+            found: dict[str, Any] = service.client.get(f"/admin/jobs/{submitted.json()['job']}").json()
+            return found
+
+        until(lambda: worker.process.poll() is not None or job()["state"] not in ("queued", "running"), seconds=300)
+        assert worker.process.poll() is None, worker.output()
+        assert (job()["state"], job()["version"], job()["live"]) == ("succeeded", 2, True), job()
+        until(lambda: answering(service) == ("digits", 2))
+        until(lambda: 'sgf_retrain_jobs_total{state="succeeded"} 1.0' in service.client.get("/metrics").text)
+        service.check_confined()
+        worker.check_confined()
+        assert worker.terminate() == 0
+
+
+def answering(service: Service) -> tuple[str, int]:
+    answer = service.client.post("/predict", json={"nodes": [0]}).raise_for_status().json()
+    return answer["model"], answer["version"]
