@@ -28,7 +28,8 @@ check: .venv/.installed  ## lint and type-check
 fuzz: .venv/.installed  ## the exactness properties on 5,000 fresh random cases each
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest -n 2 tests/sgformer/test_exactness.py
 
-soak: .venv/.installed  ## 200 kills of publishers, a minute of readers and publishers at once, 200 swaps under load, 12,000 attacks on the API
+soak: .venv/.installed  ## 10 kills of a training, 200 of publishers, a minute of readers and publishers at once, 200 swaps under load, 12,000 attacks on the API
+	SGF_TRAINING_KILLS=10 $(BIN)/pytest tests/training/test_loop.py -k kills
 	SGF_KILLS=200 SGF_CROWD_SECONDS=60 $(BIN)/pytest -n 2 tests/model_store/test_crashes.py tests/model_store/test_crowd.py
 	SGF_SWAPS=200 SGF_CASES=1500 SGF_REAL=all $(BIN)/pytest -n 2 tests/service/test_rollout.py tests/service/test_schema.py tests/service/test_real_graphs.py
 
