@@ -121,14 +121,14 @@ def publish(store: str, nodes: int) -> str:
 
 
 @contextmanager
-def service(store: str, **settings: str) -> Iterator[Server]:
+def service(store: str, own_session: bool = True, **settings: str) -> Iterator[Server]:
     """`sgf-serve` with everything on but the cache, which would answer instead of the engine; its log goes nowhere."""
     port = free_port()
     environ = (
         dict(os.environ) | {"SGF_CACHE_BYTES": "0"} | {f"SGF_{name.upper()}": value for name, value in settings.items()}
     )
     command = [sys.executable, "-m", "service", "--store", store, "--port", str(port)]
-    with running(command, port, environ) as found:
+    with running(command, port, environ, own_session=own_session) as found:
         yield found
 
 

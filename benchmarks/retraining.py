@@ -30,7 +30,11 @@ def retraining() -> list[Result]:
         _write_graph(data)
         settings = {"admin_token": TOKEN, "data_root": str(data), "training_threads": "1"}
         store = publish(f"{root}/models", NODES)
-        with service(store, **settings) as server, httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
+        # In one session with the load, or the training, which is idle only among its own, would hold up the load itself.
+        with (
+            service(store, own_session=False, **settings) as server,
+            httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client,
+        ):
             asked = server.requests(known(10))
             open_loop(server.port, asked, CONNECTIONS, 2.0, RATE)
             quiet, busy = [], []
