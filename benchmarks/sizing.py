@@ -83,7 +83,7 @@ def in_hand(port: int) -> Iterator[list[float]]:
     def look() -> None:
         while not done.wait(LOOK_SECONDS):
             page = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()  # our own server
-            looks.append(float(re.search(r"^sgf_queue_depth (\S+)", page, re.MULTILINE)[1]))  # type: ignore[index]
+            looks.append(float(re.search(r"^sgf_queue_depth (\S+)", page, re.MULTILINE)[1]))  # type: ignore[index]  # it is always there
 
     thread = threading.Thread(target=look)
     thread.start()

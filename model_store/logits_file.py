@@ -29,4 +29,4 @@ def write_logits(
         bad = ~np.isfinite(logits).all(axis=1)
         if bad.any():
             raise StoreError(f"the logits of node {rows[bad.argmax()]} are NaN or infinite: the model has no answer there")
-        target[rows[0] : rows[-1] + 1] = logits
+        target[start : start + len(rows)] = logits

@@ -1,7 +1,7 @@
 """Known nodes of requests that come at the same time, answered together: a few rows cost numpy as much as one.
 
-Logits are read from the snapshot; only embeddings are computed. On the event loop: even a thousand rows take less than a hop
-to a thread.
+Logits are read from the snapshot; only embeddings are computed. On the event loop: of few rows a hop to a thread would cost
+more than the answer, and of many, writing the answer does.
 """
 
 from __future__ import annotations

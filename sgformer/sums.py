@@ -76,12 +76,6 @@ class AttentionSums:
         scale = _scale(self.normalization, self.query_square, self.key_square, self.count)
         return _weighted(value, *self._products(query, scale))
 
-    def parts(self, query: Array, value: Array) -> tuple[Array, Array]:
-        """Numerator (n, heads, hidden) and denominator (n, heads, 1) of what `attend` divides."""
-        scale = _scale(self.normalization, self.query_square, self.key_square, self.count)
-        mixed, total = self._products(query, scale)
-        return mixed + value, total + 1
-
     def attend_each_added(self, query: Array, key: Array, value: Array) -> Array:
         """The attention output of new rows, each as if it alone had been added: `with_rows` for one, without n copies."""
         mixed, total = self._products(query)

@@ -93,7 +93,7 @@ class SqliteLedger:
 
     @contextmanager
     def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        """A connection per transaction: they are short, come from any thread, and cost a fraction of a millisecond."""
+        """A connection per transaction: they are short, come from any thread, and cost about a millisecond."""
         try:
             database = self._opened()
             try:

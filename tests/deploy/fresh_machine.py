@@ -32,7 +32,7 @@ mkdir -p {root}/before
 cd {root}
 pivot_root . before
 umount --lazy /before
-cd /root/clone
+cd /srv/clone
 exec make verify-deploy
 """
 """A root of its own, by pivot_root: in a mere chroot nothing could be mounted privately, and buildah mounts."""
@@ -44,7 +44,7 @@ def make(root: Path) -> None:
     run(debootstrap, "--variant=minbase", f"--include={','.join(GIVEN)}", RELEASE, root, MIRROR, seconds=900)
     for name in ("hosts", "resolv.conf"):
         shutil.copy(Path("/etc") / name, root / "etc" / name)
-    run("git", "clone", "--quiet", ROOT, root / "root" / "clone")
+    run("git", "clone", "--quiet", ROOT, root / "srv" / "clone")
 
 
 def verify(root: Path) -> int:
