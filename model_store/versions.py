@@ -203,11 +203,9 @@ class ModelVersions:
             held.callback(lock.unlink, missing_ok=True)
             with exclusive(self.folder / LOCK):  # so that `prune` never meets the folder before its lock is held
                 held.enter_context(exclusive(lock))
+                held.callback(shutil.rmtree, staging, ignore_errors=True)  # first: a signal may come right after mkdir
                 staging.mkdir()
-            try:
-                yield staging
-            finally:
-                shutil.rmtree(staging, ignore_errors=True)
+            yield staging
 
     def _make_live(self, action: Action, version: int) -> None:
         """The log first, then CURRENT: see `history` for a death between the two."""

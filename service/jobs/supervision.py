@@ -17,7 +17,7 @@ from service.jobs.submission import parsed
 from service.jobs.training_process import EVENTS, LOG, TrainingProcess
 from service.settings import Settings
 
-PATIENCE_SECONDS = 1.0
+PATIENCE_SECONDS = 0.5
 """How long a training that is told to stop may take before it is killed."""
 TAIL_BYTES, TAIL_LINES = 8192, 40
 

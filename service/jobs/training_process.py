@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from model_store.locks import exclusive_unless_held
+from service.jobs import priority
 from service.settings import Settings
 
 EVENTS, LOG, LOCK = "events.jsonl", "log.txt", "lock"
@@ -57,7 +58,7 @@ class TrainingProcess:
             os.pwrite(held, b"%d\n" % process.pid, 0)
         finally:
             os.close(held)
-        _lower_priority(process.pid)
+        priority.lower(process.pid)
         return cls(folder, process)
 
     @classmethod
@@ -76,12 +77,15 @@ class TrainingProcess:
         return is_held(self._folder / LOCK)
 
     def signal(self, number: signal.Signals) -> None:
-        """To all of its group. While the lock is held somebody of the group lives, so the number is still theirs."""
+        """Ends all of its group. While the lock is held somebody of the group lives, so the number is still theirs."""
         text = (self._folder / LOCK).read_text().strip()
         leader = int(text) if text else self._told()
         if leader is not None:
+            priority.put_back(leader)
             with suppress(ProcessLookupError):
                 os.killpg(leader, number)
+            if number == signal.SIGKILL:
+                priority.release_memory(leader)
 
     def _told(self) -> int | None:
         """Its number as its first event has it, where its starter died before writing it down."""
@@ -100,14 +104,6 @@ def _environment(settings: Settings) -> dict[str, str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SGF_", "PROMETHEUS_"))}
     threads = settings.training_threads or max(1, len(os.sched_getaffinity(0)) // 2)
     return environ | dict.fromkeys(THREAD_LIMITS, str(threads)) | {"SGF_DATA_ROOT": str(settings.data_root.resolve())}
-
-
-def _lower_priority(pid: int) -> None:
-    """Threads that come later inherit it. Where the system refuses, training competes like everybody else."""
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, pid, 19)
-    with suppress(OSError, AttributeError):
-        os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _dying_with(parent: int) -> Callable[[], None]:

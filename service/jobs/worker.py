@@ -33,7 +33,8 @@ from service.settings import Settings, SettingsError
 
 Result = TypeVar("Result")
 LOG = logging.getLogger("service.worker")
-STEP_SECONDS, BEAT_SECONDS = 0.1, 1.0
+STEP_SECONDS, BEAT_SECONDS = 0.1, 0.25
+"""A beat also asks whether to stop: of the two seconds that a cancel may take, it has a quarter."""
 PATIENCE_SECONDS = 600.0
 """How long the beginning or the end of a job waits for a Redis that is away."""
 RETRIES = 600

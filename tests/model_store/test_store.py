@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -255,6 +256,20 @@ def test_pruning_removes_what_the_dead_left_and_nothing_of_the_living(versions: 
         hidden = {path.name for path in versions.folder.glob(".*")}
         assert hidden == {".lock", ".git", ".nfs0001", staging.name, f"{staging.name}.lock"}
     assert {path.name for path in versions.folder.glob(".*")} == {".lock", ".git", ".nfs0001"}
+
+
+def test_a_signal_right_after_the_folder_is_made_leaves_nothing(versions: ModelVersions) -> None:
+    before = {path.name for path in versions.folder.iterdir()}
+
+    class InterruptedPath(type(versions.folder)):  # type: ignore[misc]
+        def mkdir(self, *args: Any, **kwargs: Any) -> None:
+            super().mkdir(*args, **kwargs)
+            raise KeyboardInterrupt
+
+    interrupted = ModelVersions(InterruptedPath(versions.folder))
+    with pytest.raises(KeyboardInterrupt), interrupted._staging():
+        pytest.fail("it was interrupted")
+    assert {path.name for path in versions.folder.iterdir()} == before | {".lock"}
 
 
 def test_stray_files_are_no_versions_and_no_models(versions: ModelVersions) -> None:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +122,13 @@ def seconds_until(condition: Any, most: float = 20) -> float:
     start = time.monotonic()
     until(condition, most)
     return time.monotonic() - start
+
+
+@contextmanager
+def busy_machine() -> Iterator[None]:
+    """Two processes for every processor that never pause, in our own session."""
+    with ExitStack() as stack:
+        for _ in range(2 * len(os.sched_getaffinity(0))):
+            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            stack.callback(process.kill)
+        yield
