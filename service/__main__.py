@@ -17,6 +17,10 @@ from dataclasses import fields
 
 from service.settings import Settings, SettingsError, table, variable
 
+SILENCE_SECONDS = 30
+"""After so long without a sign of life uvicorn kills a worker. Its own 5 s are less than a worker may need for its first one
+on a machine that is very busy, so that none ever came up."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
@@ -59,6 +63,7 @@ def serve(settings: Settings) -> int:
             server_header=False,
             date_header=False,
             proxy_headers=False,  # nothing here looks at a client's address
+            timeout_worker_healthcheck=SILENCE_SECONDS,
             timeout_graceful_shutdown=max(5, round(settings.deadline_seconds) + 1),
         )
     return 0

@@ -39,7 +39,7 @@ def prometheus(folder: Path, service_port: int) -> Iterator[httpx.Client]:
     with (folder / "log").open("w") as log, subprocess.Popen([need("prometheus"), *options], stderr=log) as process:
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
-                until(lambda: process.poll() is not None or _ready(client), seconds=30)
+                until(lambda: process.poll() is not None or _ready(client))
                 assert process.poll() is None, (folder / "log").read_text()
                 yield client
         finally:
@@ -72,16 +72,16 @@ def test_targets_are_up_rules_loaded_and_every_query_has_an_answer(store: Path, 
             in_processes(store, workers=2, redis_url=redis.url) as (service, _process, _lines),
             prometheus(tmp_path, service.base_url.port or 0) as client,
         ):
-            until(lambda: health(client) == ["up"], seconds=30)
+            until(lambda: health(client) == ["up"])
 
             def everything_answered() -> bool:
                 service.post("/predict", json={"nodes": [1], "new_nodes": [new]}).raise_for_status()
                 return not unanswered(client)
 
-            until(everything_answered, seconds=60)
+            until(everything_answered)
             (group,) = asked(client, "rules")["groups"]
             assert len(group["rules"]) == len(list(queries.of_alerts()))
-            until(lambda: {one["health"] for one in asked(client, "rules")["groups"][0]["rules"]} == {"ok"}, seconds=30)
+            until(lambda: {one["health"] for one in asked(client, "rules")["groups"][0]["rules"]} == {"ok"})
             assert {one["state"] for one in asked(client, "rules")["groups"][0]["rules"]} == {"inactive"}
     finally:
         redis.kill()
@@ -96,7 +96,7 @@ def unanswered(client: httpx.Client) -> list[str]:
 
 def test_a_service_that_is_not_there_is_seen(tmp_path: Path) -> None:
     with prometheus(tmp_path, free_port()) as client:
-        until(lambda: health(client) == ["down"], seconds=30)
+        until(lambda: health(client) == ["down"])
         assert unanswered(client)
 
 

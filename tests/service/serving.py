@@ -48,7 +48,7 @@ def in_thread(store: Path, **settings: Any) -> Iterator[httpx.Client]:
             yield client
         finally:
             server.should_exit = True
-            thread.join(timeout=10)
+            thread.join(timeout=60)
             assert not thread.is_alive()
 
 
@@ -66,12 +66,12 @@ def in_processes(store: Path, workers: int = 1, **settings: str) -> Iterator[Run
         reader.start()
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             try:
-                until(lambda: process.poll() is not None or is_up(client), seconds=60)
+                until(lambda: process.poll() is not None or is_up(client))
                 assert process.poll() is None, "".join(lines)
                 yield Running(client, process, lines)
             finally:
                 process.terminate()
-                process.wait(timeout=20)
+                process.wait(timeout=60)
 
 
 def is_up(client: httpx.Client) -> bool:
@@ -88,7 +88,8 @@ def free_port() -> int:
         return port
 
 
-def until(condition: Any, seconds: float = 20) -> None:
+def until(condition: Any, seconds: float = 60) -> None:
+    """Patient, because the machine may be busy with others; only a defect ever waits for so long."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not come true in time"

@@ -112,7 +112,7 @@ def test_a_worker_that_is_killed_comes_back(store: Path) -> None:
         workers = alive(process.pid)
         os.kill(workers[0], signal.SIGKILL)
 
-        until(lambda: len(alive(process.pid)) == 2 and workers[0] not in alive(process.pid), seconds=60)
+        until(lambda: len(alive(process.pid)) == 2 and workers[0] not in alive(process.pid))
         until(lambda: client.get("/health/ready").status_code == 200)
         assert client.post("/predict", json={"nodes": [1]}).status_code == 200
         until(lambda: "sgf_ready 1.0" in client.get("/metrics").text)  # the dead one does not speak for the living

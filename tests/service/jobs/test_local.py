@@ -18,6 +18,7 @@ from service.jobs.record import Job
 from service.jobs.sqlite_ledger import SqliteLedger
 from tests.service.jobs.retraining import (
     ADMIN,
+    CANCEL_SECONDS,
     FOR_EVER,
     QUICK,
     TOKEN,
@@ -150,8 +151,8 @@ def test_one_key_makes_one_job_and_another_request_has_to_wait(running: Running)
     assert TOKEN not in environ
     with busy_machine():  # where an idle process that is only killed would take ten seconds and more to die
         assert client.post(f"/admin/jobs/{job_id}/cancel", headers=ADMIN).json()["cancel_requested"] is True
-        assert seconds_until(lambda: not training_processes(job_id)) < 2
-        assert ended(client, job_id, 2)["state"] == "cancelled"
+        assert seconds_until(lambda: not training_processes(job_id)) < CANCEL_SECONDS
+        assert ended(client, job_id)["state"] == "cancelled"
     assert submit(client, "nightly", overrides=FOR_EVER, activate="never") == job_id, "the key stays the job's"
     refused(client.post(f"/admin/jobs/{submit_done(client)}/cancel", headers=ADMIN), 409, "conflict")
 
@@ -174,7 +175,7 @@ def test_a_training_that_is_killed_has_failed_and_the_next_one_runs(running: Run
     until(lambda: "sgf_retrain_jobs_waiting 0.0" in client.get("/metrics").text)
     for pid in training_processes(job_id):
         os.kill(pid, signal.SIGKILL)
-    found = ended(client, job_id, 5)
+    found = ended(client, job_id)
     assert (found["state"], found["version"], found["live"]) == ("failed", None, False)
     assert found["error"].startswith("the training process ended without a word (signal 9)")
     live = client.get("/health/ready").json()["version"]
@@ -191,7 +192,7 @@ def test_a_worker_that_is_killed_while_it_attends_is_followed_by_another(running
     killed = alive(parent)  # one of them attends; the training must outlive it
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: len(set(alive(parent)) - set(killed)) == 2, seconds=60)
+    until(lambda: len(set(alive(parent)) - set(killed)) == 2)
     until(lambda: client.get("/health/ready").status_code == 200)
     before = job(client, job_id)
     assert before["state"] == "running"
@@ -226,7 +227,7 @@ def test_a_service_that_is_killed_and_started_again_goes_on_with_its_jobs(folder
     for pid in training_processes(job_id):
         os.kill(pid, signal.SIGKILL)  # as when the machine goes down
     with in_processes(store, data_root=root, training_seconds="2", **SETTINGS) as third:
-        found = ended(third.client, job_id, 5)
+        found = ended(third.client, job_id)
         assert (found["state"], found["live"]) == ("failed", False)
         assert found["error"].startswith("the training process ended without a word: it was killed")
         job_id = submit(third.client, overrides=FOR_EVER)

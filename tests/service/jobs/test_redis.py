@@ -16,6 +16,7 @@ import pytest
 from model_store import Store
 from tests.service.jobs.retraining import (
     ADMIN,
+    CANCEL_SECONDS,
     FOR_EVER,
     QUICK,
     TOKEN,
@@ -88,8 +89,8 @@ def test_a_worker_trains_and_everybody_sees_it(client: httpx.Client, folder: Pat
         trains(client, job_id)
         with busy_machine():
             client.post(f"/admin/jobs/{job_id}/cancel", headers=ADMIN)
-            assert seconds_until(lambda: not training_processes(job_id)) < 2
-            assert ended(client, job_id, 5)["state"] == "cancelled"
+            assert seconds_until(lambda: not training_processes(job_id)) < CANCEL_SECONDS
+            assert ended(client, job_id)["state"] == "cancelled"
 
 
 def test_a_worker_that_is_killed_takes_its_training_along_and_the_job_has_failed(
@@ -99,8 +100,8 @@ def test_a_worker_that_is_killed_takes_its_training_along_and_the_job_has_failed
         job_id = submit(client, overrides=FOR_EVER)
         trains(client, job_id)
         process.send_signal(signal.SIGKILL)
-        until(lambda: not training_processes(job_id), 60)  # at idle priority, with nobody left to hurry it
-    found = ended(client, job_id, 20)
+        until(lambda: not training_processes(job_id))  # at idle priority, with nobody left to hurry it
+    found = ended(client, job_id)
     assert (found["state"], found["version"]) == ("failed", None)
     assert found["error"].startswith("nothing was heard of its worker for 10 s")
     waiting = submit(client, refresh=True)
