@@ -13,6 +13,9 @@ from typing import Literal, get_args
 Action = Literal["activate", "rollback"]
 
 
+_KINDS = {"action": str, "version": int, "at": str, "left": int, "why": str}
+
+
 @dataclass(frozen=True)
 class Event:
     action: Action
@@ -20,6 +23,10 @@ class Event:
     """The version that was made live."""
     at: str
     """UTC, ISO 8601."""
+    left: int | None = None
+    """The version that was rolled back from."""
+    why: str | None = None
+    """What was wrong with it, where nobody but the service itself decided to leave it."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class History:
         return cls(events)
 
     def to_text(self) -> str:
-        return "".join(json.dumps(asdict(event)) + "\n" for event in self.events)
+        return "".join(json.dumps(_told(event)) + "\n" for event in self.events)
 
     def with_event(self, event: Event) -> History:
         return History((*self.events, event))
@@ -55,14 +62,14 @@ class History:
         return [version for version in dict.fromkeys(reversed(stack)) if version != live]
 
 
+def _told(event: Event) -> dict[str, object]:
+    return {name: value for name, value in asdict(event).items() if value is not None}
+
+
 def _event(line: str) -> Event:
     content = json.loads(line)
-    if not isinstance(content, dict) or set(content) != {"action", "version", "at"}:
+    if not isinstance(content, dict) or not {"action", "version", "at"} <= set(content) <= set(_KINDS):
         raise ValueError("a line is no event")
-    if (
-        content["action"] not in get_args(Action)
-        or type(content["version"]) is not int
-        or not isinstance(content["at"], str)
-    ):
+    if content["action"] not in get_args(Action) or any(type(one) is not _KINDS[name] for name, one in content.items()):
         raise ValueError(f"no such event: {ascii(content)[:80]}")
     return Event(**content)

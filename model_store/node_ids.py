@@ -53,7 +53,7 @@ class NodeIds:
         places = np.searchsorted(self._ids, wanted, sorter=self._order)
         rows = np.asarray(self._order[np.minimum(places, len(self._order) - 1)], dtype=np.int64)
         if (missing := np.flatnonzero(self._ids[rows] != wanted)).size:
-            raise UnknownNodeError(f"node {ids[missing[0]]!r} is not in the graph")
+            raise UnknownNodeError(f"node {ids[missing[0]]!r} is not in the graph", ids[missing[0]])
         return rows
 
     def names(self, rows: Iterable[int]) -> list[int | str]:
@@ -62,14 +62,14 @@ class NodeIds:
     def _encoded(self, one: int | str) -> int | bytes:
         if self._ids.dtype.kind == "i":
             if isinstance(one, bool) or not isinstance(one, int) or not -(2**63) <= one < 2**63:
-                raise UnknownNodeError(f"node {one!r} is not in the graph, whose ids are whole numbers")
+                raise UnknownNodeError(f"node {one!r} is not in the graph, whose ids are whole numbers", one)
             return one
         if not isinstance(one, str):
-            raise UnknownNodeError(f"node {one!r} is not in the graph, whose ids are texts")
+            raise UnknownNodeError(f"node {one!r} is not in the graph, whose ids are texts", one)
         encoded = _encoded(one)
         # numpy would cut a longer text to the width of the ids, and could then find it.
         if len(encoded) > self._ids.dtype.itemsize or encoded.endswith(b"\0"):
-            raise UnknownNodeError(f"node {one!r} is not in the graph")
+            raise UnknownNodeError(f"node {one!r} is not in the graph", one)
         return encoded
 
 

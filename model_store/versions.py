@@ -121,6 +121,7 @@ class ModelVersions:
             write_snapshot(staging, self.name, contents, **options)
             durable.sync_tree(staging)
             with exclusive(self.folder / LOCK):
+                remove_leftovers(self.folder)  # of publishers that were killed: each may be as large as a version
                 taken = [int(path.name) for path in self.folder.iterdir() if is_version(path.name)]
                 version = checked_version(max(taken, default=0) + 1)
                 staging.rename(self.folder / str(version))
@@ -146,13 +147,14 @@ class ModelVersions:
                 if self.live() != number:
                     self._make_live("activate", number)
 
-    def rollback(self, only_from: int | None = None) -> int:
+    def rollback(self, only_from: int | None = None, why: str | None = None) -> int:
         """Makes the version live that was live before this one and is still there; returns its number.
 
         Versions on the way that are gone or damaged are passed over.
 
         Args:
             only_from: the version to be left. Of many that find it bad at once, one rolls back.
+            why: what is wrong with it, for the history.
 
         Raises:
             NothingToRollBackTo: there is none.
@@ -173,7 +175,7 @@ class ModelVersions:
                 except StoreError as error:
                     reasons.append(f"{earlier} is damaged ({error})")
                     continue
-                self._make_live("rollback", earlier)
+                self._make_live("rollback", earlier, live, why)
                 return earlier
         why = "; ".join(reasons) or "no other version was live before"
         raise NothingToRollBackTo(f"{self.name} stays at version {live}: {why}")
@@ -207,9 +209,9 @@ class ModelVersions:
                 staging.mkdir()
             yield staging
 
-    def _make_live(self, action: Action, version: int) -> None:
+    def _make_live(self, action: Action, version: int, left: int | None = None, why: str | None = None) -> None:
         """The log first, then CURRENT: see `history` for a death between the two."""
-        event = Event(action, version, datetime.now(UTC).isoformat(timespec="seconds"))
+        event = Event(action, version, datetime.now(UTC).isoformat(timespec="seconds"), left, why)
         durable.write_durably(self.folder / HISTORY, self.history().with_event(event).to_text().encode())
         durable.write_durably(self.folder / CURRENT, f"{version}\n".encode())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,13 +12,13 @@ from service import encoding
 from service.batching import Batcher, Gone
 from service.cache import Cache
 from service.encoding import Part
-from service.errors import Refusal
+from service.errors import Refusal, refusal_for
 from service.known import KnownNodes
 from service.loaded import LoadedModel
 from service.metrics import Metrics
-from service.questions import NewNode, Question, SparseFeatures, parsed
+from service.questions import NewNode, NodeId, Question, SparseFeatures, check_weight, parsed
 from service.settings import Settings
-from sgformer import NewNodes, SparseRows
+from sgformer import NeighborhoodTooLarge, NewNodeError, NewNodes, SparseRows
 
 Form = Literal["predictions", "embeddings", "npy"]
 
@@ -43,6 +43,7 @@ class Answering:
             gone: returns when the caller has hung up.
         """
         start = time.perf_counter()
+        check_weight(body, self._settings.max_body_weight)
         question = parsed(body)
         self._check_limits(question)
         self._metrics.spent("parse", time.perf_counter() - start)
@@ -68,13 +69,19 @@ class Answering:
 
     async def _computed(self, loaded: LoadedModel, question: Question, form: Form, gone: Gone) -> bytes:
         start = time.perf_counter()
+        if question.top_k is not None and loaded.config.task == "regression":
+            raise Refusal("invalid", "top_k is about classes, and this model predicts values")
         parts: list[Part] = []
         if question.nodes:
             embeddings = question.embeddings or form != "predictions"
             parts.append((question.nodes, await self._known.ask(loaded, loaded.rows(question.nodes), embeddings)))
         if question.new_nodes:
-            found = await self._batcher.ask(loaded, new_nodes(loaded, question), question.mode, gone)
-            parts.append(([node.id for node in question.new_nodes], found))
+            names = [node.id for node in question.new_nodes]
+            try:
+                found = await self._batcher.ask(loaded, new_nodes(loaded, question), question.mode, gone)
+            except (NewNodeError, NeighborhoodTooLarge) as error:
+                raise _naming(error, names) from None
+            parts.append((names, found))
         encoding.check_finite(parts)
         answered = time.perf_counter()
         seconds = sum(outcome.seconds for _, outcome in parts)
@@ -96,6 +103,15 @@ class Answering:
         ):
             if count > limit:
                 raise Refusal("batch_too_large", f"{count:,} {what} in one request, the limit is {limit:,}", limit=limit)
+
+
+def _naming(error: NewNodeError | NeighborhoodTooLarge, names: Sequence[NodeId]) -> Refusal:
+    """The mathematics counts the new nodes of a question; its author has names for them."""
+    refusal = refusal_for(error)
+    if error.item is None:
+        return refusal
+    name, details = names[error.item], {one: told for one, told in refusal.details.items() if one != "item"}
+    return Refusal(refusal.code, f"new node {name!r}: {error.message}", node=name, **details)
 
 
 def new_nodes(loaded: LoadedModel, question: Question) -> NewNodes:

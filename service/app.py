@@ -41,6 +41,8 @@ def create_app(settings: Settings) -> Gateway:
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         heartbeat.start()
         await rollout.start()
+        if cache is not None:
+            cache.start()
         if attendant is not None:
             attendant.start()
         gc.collect()

@@ -27,7 +27,7 @@ Gone = Callable[[], Coroutine[Any, Any, None]]
 """Returns when the caller has hung up."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a question is itself and no other: comparing arrays would not tell
 class Waiting:
     loaded: LoadedModel
     new: NewNodes
@@ -39,6 +39,11 @@ class Waiting:
     def kind(self) -> tuple[int, Mode, bool]:
         """What questions must share to be asked together."""
         return id(self.loaded), self.mode, isinstance(self.new.features, SparseRows)
+
+    @property
+    def foreseen(self) -> bool:
+        """Whether its cost is known: from five layers on an exact answer walks further than `cost_of` looks."""
+        return self.mode == "frozen" or self.loaded.config.layers < 5
 
 
 class Batcher:
@@ -53,16 +58,17 @@ class Batcher:
         """Raises what `sgformer.extend` raises for this question, and Refusal where it takes too long."""
         loop = asyncio.get_running_loop()
         question = Waiting(loaded, new, mode, loop.create_future(), cost_of(loaded, new, mode))
-        if question.cost > self._settings.max_recompute:
-            limit = self._settings.max_recompute
-            told = f"this request would recompute about {question.cost:,} entries, the limit is {limit:,}"
+        limit = self._settings.max_recompute
+        if mode == "exact" and question.cost > limit:
+            told = f"exact answers to this request would walk over {question.cost:,} links, the limit is {limit:,}"
+            told += "; ask for fewer at once, or with mode frozen"
             raise Refusal("neighborhood_too_large", told, size=question.cost, limit=limit)
         self._waiting.append(question)
         if not self._scheduled:
             self._scheduled = True
             loop.call_soon(self._flush)
         # Listening for a hang-up costs a task: worth it only where there will be time to hang up.
-        watcher = loop.create_task(gone()) if self._running or question.cost > self._settings.inline_cost else None
+        watcher = loop.create_task(gone()) if self._running or not self._is_cheap([question]) else None
         if watcher is not None:
             watcher.add_done_callback(lambda _: question.answer.cancel())
         try:
@@ -98,13 +104,17 @@ class Batcher:
         batch = self._next_batch()
         if not batch:
             return
-        if sum(question.cost for question in batch) <= self._settings.inline_cost:
+        if self._is_cheap(batch):
             _settle(batch, self._answers(batch))
             self._again()
         else:
             task = asyncio.get_running_loop().create_task(self._in_thread(batch))
             self._running.add(task)
             task.add_done_callback(self._finished)
+
+    def _is_cheap(self, batch: Sequence[Waiting]) -> bool:
+        cost = sum(question.cost for question in batch)
+        return cost <= self._settings.inline_cost and all(question.foreseen for question in batch)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

@@ -17,6 +17,7 @@ from service.settings import Settings
 
 LOG = logging.getLogger("service.cache")
 LONGEST_PAUSE_SECONDS = 10.0
+PULSE_SECONDS = 5.0
 MOST_PUTTING = 64
 """Answers on their way to Redis; more than that are not kept."""
 ENTRY_BYTES = 300
@@ -34,6 +35,9 @@ class Cache(Protocol):
 
     def put(self, key: str, value: bytes) -> None:
         """Returns at once: nobody waits until an answer is kept."""
+
+    def start(self) -> None:
+        """Called once the event loop runs."""
 
     async def close(self) -> None: ...
 
@@ -68,6 +72,9 @@ class LocalCache:
         while self._size > self._limit:
             self._size -= len(self._values.popitem(last=False)[1]) + ENTRY_BYTES
 
+    def start(self) -> None:
+        pass
+
     async def close(self) -> None:
         self._values.clear()
 
@@ -93,6 +100,10 @@ class RedisCache:
         self._metrics = metrics
         self._pause, self._closed_until = 0.0, 0.0
         self._putting: set[asyncio.Task[None]] = set()
+        self._pulse: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._pulse = asyncio.create_task(self._feel_pulse())
 
     async def get(self, key: str) -> bytes | None:
         try:
@@ -100,9 +111,7 @@ class RedisCache:
         except Exception as error:  # whatever the client raises: the answer is computed instead
             self._failed(error)
             return None
-        if self._pause:
-            self._pause = 0.0
-            self._metrics.cache_up.set(1)
+        self._answered()
         if stored is None:
             return None
         value = _unpacked(stored)
@@ -123,14 +132,35 @@ class RedisCache:
             self._failed(error)
 
     async def close(self) -> None:
+        if self._pulse is not None:
+            self._pulse.cancel()
         await self._client.aclose()
+
+    async def _feel_pulse(self) -> None:
+        """Nobody may ask it for hours, or only for known nodes, which are not looked up: its gauge is true all the same."""
+        while True:
+            await asyncio.sleep(PULSE_SECONDS)
+            if self.available:
+                try:
+                    await self._client.ping()
+                except Exception as error:
+                    self._failed(error)
+                else:
+                    self._answered()
 
     @property
     def available(self) -> bool:
         return time.monotonic() >= self._closed_until
 
+    def _answered(self) -> None:
+        if self._pause:
+            self._pause = 0.0
+            self._metrics.cache_up.set(1)
+
     def _failed(self, error: Exception) -> None:
         self._metrics.cache_errors.inc()
+        if not self.available:
+            return  # one of many that were on their way when it failed: that counts once
         self._metrics.cache_up.set(0)
         self._pause = min(max(2 * self._pause, 0.25), LONGEST_PAUSE_SECONDS)
         self._closed_until = time.monotonic() + self._pause

@@ -1,8 +1,17 @@
-"""A typed client, for programs: `Client` and `AsyncClient`. They retry what the service asks to retry (429, 503).
+"""A typed client, for programs: `Client` and `AsyncClient`. They ask again where the service is busy, or restarts.
 
-with Client("http://127.0.0.1:8000") as client:
-answer = client.predict(nodes=[0, 5])
-print(answer.version, answer.predictions[0].class_name)
+    from service.client import Client
+
+    with Client("http://127.0.0.1:8000") as client:
+        answer = client.predict(nodes=[0, 5])
+        print(answer.version, answer.predictions[0].class_name)
+
+Asked again, up to `retries` times, is what was refused for now (429, 503), and what got no answer because the connection
+broke: questions change nothing, so asking twice is safe. What timed out is not: it would make a slow service slower.
+
+A wait is never shorter than the `Retry-After` of the service, and never longer than `longest_wait`. Where in between is left
+to chance, so that those who were refused together do not come back together. A `Retry-After` that leaves no room for that
+is not waited for: the refusal is raised at once.
 """
 
 from __future__ import annotations
@@ -11,99 +20,103 @@ import asyncio
 import io
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypedDict, Unpack
 
 import httpx
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from service.answers import PredictAnswer
 from service.questions import NodeId
 
-RETRIED = (429, 503)
-NewNodeLike = Mapping[str, Any]
-"""As `new_node` makes them."""
+FIRST_WAIT_SECONDS = 0.05  # doubles with every try, where the service does not say how long
+REFUSED_FOR_NOW = (429, 503)
+NodeLike = NodeId | np.integer[Any]
+Nodes = Iterable[NodeLike]
+NewNodes = Iterable[Mapping[str, Any]]  # as `new_node` makes them
+
+
+class EmbedOptions(TypedDict, total=False):
+    """The other fields of a request; docs/api.md has their meaning."""
+
+    mode: Literal["exact", "frozen"]
+    joint: bool
+    edges: Iterable[tuple[NodeLike, NodeLike]]
+
+
+class PredictOptions(EmbedOptions, total=False):
+    embeddings: bool
+    probabilities: bool
+    top_k: int | None
 
 
 class ServiceError(Exception):
-    """The service refused: `.status`, `.code`, `.details`."""
+    """The service refused: `.status`, `.code`, `.details`, and `.retry_after` (seconds) where it did so for now."""
+
+    retry_after: float | None = None
 
     def __init__(self, status: int, code: str, message: str, details: Mapping[str, Any]) -> None:
         super().__init__(f"{message} ({status} {code})")
         self.status, self.code, self.details = status, code, dict(details)
 
 
-def new_node(
-    node: NodeId, features: Iterable[float] | Mapping[int, float], neighbors: Iterable[NodeId] = ()
-) -> dict[str, Any]:
+def new_node(node: NodeLike, features: Iterable[float] | Mapping[int, float], neighbors: Nodes = ()) -> dict[str, Any]:
     """A node that the graph does not have. `features` are all of them, or those that are not zero by their index."""
-    told: Any
     if isinstance(features, Mapping):
-        told = {"indices": [int(one) for one in features], "values": [float(one) for one in features.values()]}
+        told: Any = {"indices": [int(one) for one in features], "values": [float(one) for one in features.values()]}
     else:
         told = [float(one) for one in features]
     return {"id": node, "features": told, "neighbors": list(neighbors)}
 
 
-class _Calls:
-    """What both clients share: how a question is put, and how an answer is read."""
-
-    def __init__(self, retries: int, longest_wait: float) -> None:
-        self._retries, self._longest_wait = retries, longest_wait
-
-    def _wait(self, response: httpx.Response, attempt: int) -> float | None:
-        """Seconds until the next try; None where there is none."""
-        if response.status_code not in RETRIED or attempt >= self._retries:
-            return None
-        told = response.headers.get("retry-after", "")
-        backoff = min(self._longest_wait, 0.05 * 2**attempt) * random.uniform(0.5, 1)  # noqa: S311  # no secret
-        return float(max(backoff, min(self._longest_wait, float(told)))) if told.isdecimal() else backoff
-
-    @staticmethod
-    def _question(nodes: Sequence[NodeId], new_nodes: Sequence[NewNodeLike], options: Mapping[str, Any]) -> dict[str, Any]:
-        return {"nodes": list(nodes), "new_nodes": [dict(one) for one in new_nodes], **options}
-
-    @staticmethod
-    def _checked(response: httpx.Response) -> httpx.Response:
-        if response.status_code == 200:
-            return response
-        try:
-            told = response.json()
-            raise ServiceError(response.status_code, told["code"], told["error"], told["details"])
-        except (ValueError, KeyError, TypeError):
-            raise ServiceError(response.status_code, "unknown", response.text[:200], {}) from None
-
-    @staticmethod
-    def _array(response: httpx.Response) -> NDArray[np.float32]:
-        array: NDArray[np.float32] = np.load(io.BytesIO(response.content), allow_pickle=False)
-        return array
+_FAILED = (ServiceError, httpx.NetworkError, httpx.RemoteProtocolError)
+"""Refused, or without an answer: a worker that restarts refuses connections, one that stops closes them. Not timeouts."""
 
 
-_NPY = {"accept": "application/x-npy"}
+class _Asking:
+    """What both clients share: how a question is put, and how long to wait before it is put again."""
 
+    _http_kind: type[httpx.Client] | type[httpx.AsyncClient]
 
-class Client(_Calls):
     def __init__(
         self, url: str, *, key: str | None = None, timeout: float = 10.0, retries: int = 4, longest_wait: float = 5.0
     ) -> None:
-        super().__init__(retries, longest_wait)
-        self._http = httpx.Client(base_url=url, headers=_headers(key), timeout=timeout)
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        self._http = self._http_kind(base_url=url, headers=headers, timeout=timeout)
+        self._retries, self._longest_wait = retries, longest_wait
 
-    def predict(self, nodes: Sequence[NodeId] = (), new_nodes: Sequence[NewNodeLike] = (), **options: Any) -> PredictAnswer:
-        """`options` are the other fields of the request: mode, joint, edges, embeddings, probabilities, top_k."""
-        response = self._post("/predict", self._question(nodes, new_nodes, options), {})
-        return PredictAnswer.model_validate_json(response.content)
+    def _question(self, path: str, nodes: Nodes, new: NewNodes, options: EmbedOptions, accept: str = "*/*") -> httpx.Request:
+        question = {"nodes": nodes, "new_nodes": new, **options}
+        content = orjson.dumps(question, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY)
+        headers = {"content-type": "application/json", "accept": accept}
+        return self._http.build_request("POST", path, content=content, headers=headers)
 
-    def embed(
-        self, nodes: Sequence[NodeId] = (), new_nodes: Sequence[NewNodeLike] = (), **options: Any
-    ) -> NDArray[np.float32]:
-        return self._array(self._post("/embed", self._question(nodes, new_nodes, options), _NPY))
+    def _wait(self, error: ServiceError | httpx.TransportError, attempt: int) -> float:
+        """Seconds until the next try. Raises the error where there is none."""
+        told = error.retry_after if isinstance(error, ServiceError) else 0.0
+        if told is None or told >= self._longest_wait or attempt >= self._retries:
+            raise error
+        backoff = FIRST_WAIT_SECONDS * 2 ** min(attempt, 20)  # a power without bound would overflow
+        least = max(told, min(backoff, self._longest_wait / 2))
+        return random.uniform(least, min(2 * least, self._longest_wait))  # noqa: S311  # no secret
+
+
+class Client(_Asking):
+    """Methods raise ServiceError where the service refuses, and the error of httpx where no answer comes."""
+
+    _http: httpx.Client
+    _http_kind = httpx.Client
+
+    def predict(self, nodes: Nodes = (), new_nodes: NewNodes = (), **options: Unpack[PredictOptions]) -> PredictAnswer:
+        return PredictAnswer.model_validate_json(self._ask(self._question("/predict", nodes, new_nodes, options)))
+
+    def embed(self, nodes: Nodes = (), new_nodes: NewNodes = (), **options: Unpack[EmbedOptions]) -> NDArray[np.float32]:
+        return _array(self._ask(self._question("/embed", nodes, new_nodes, options, "application/x-npy")))
 
     def models(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._checked(self._http.get("/models")).json()
-        return found
+        return dict(orjson.loads(self._ask(self._http.build_request("GET", "/models"))))
 
     def close(self) -> None:
         self._http.close()
@@ -111,41 +124,35 @@ class Client(_Calls):
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _post(self, path: str, question: dict[str, Any], headers: dict[str, str]) -> httpx.Response:
+    def _ask(self, request: httpx.Request) -> bytes:
         attempt = 0
         while True:
-            response = self._http.post(path, json=question, headers=headers)
-            wait = self._wait(response, attempt)
-            if wait is None:
-                return self._checked(response)
-            time.sleep(wait)
+            try:
+                return _content(self._http.send(request))
+            except _FAILED as error:
+                time.sleep(self._wait(error, attempt))
             attempt += 1
 
 
-class AsyncClient(_Calls):
-    def __init__(
-        self, url: str, *, key: str | None = None, timeout: float = 10.0, retries: int = 4, longest_wait: float = 5.0
-    ) -> None:
-        super().__init__(retries, longest_wait)
-        self._http = httpx.AsyncClient(base_url=url, headers=_headers(key), timeout=timeout)
+class AsyncClient(_Asking):
+    """`Client`, awaited."""
 
-    async def predict(
-        self, nodes: Sequence[NodeId] = (), new_nodes: Sequence[NewNodeLike] = (), **options: Any
-    ) -> PredictAnswer:
-        response = await self._post("/predict", self._question(nodes, new_nodes, options), {})
-        return PredictAnswer.model_validate_json(response.content)
+    _http: httpx.AsyncClient
+    _http_kind = httpx.AsyncClient
+
+    async def predict(self, nodes: Nodes = (), new_nodes: NewNodes = (), **options: Unpack[PredictOptions]) -> PredictAnswer:
+        return PredictAnswer.model_validate_json(await self._ask(self._question("/predict", nodes, new_nodes, options)))
 
     async def embed(
-        self, nodes: Sequence[NodeId] = (), new_nodes: Sequence[NewNodeLike] = (), **options: Any
+        self, nodes: Nodes = (), new_nodes: NewNodes = (), **options: Unpack[EmbedOptions]
     ) -> NDArray[np.float32]:
-        return self._array(await self._post("/embed", self._question(nodes, new_nodes, options), _NPY))
+        return _array(await self._ask(self._question("/embed", nodes, new_nodes, options, "application/x-npy")))
 
     async def models(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._checked(await self._http.get("/models")).json()
-        return found
+        return dict(orjson.loads(await self._ask(self._http.build_request("GET", "/models"))))
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -153,21 +160,39 @@ class AsyncClient(_Calls):
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _post(self, path: str, question: dict[str, Any], headers: dict[str, str]) -> httpx.Response:
+    async def _ask(self, request: httpx.Request) -> bytes:
         attempt = 0
         while True:
-            response = await self._http.post(path, json=question, headers=headers)
-            wait = self._wait(response, attempt)
-            if wait is None:
-                return self._checked(response)
-            await asyncio.sleep(wait)
+            try:
+                return _content(await self._http.send(request))
+            except _FAILED as error:
+                await asyncio.sleep(self._wait(error, attempt))
             attempt += 1
 
 
-def _headers(key: str | None) -> dict[str, str]:
-    return {} if key is None else {"authorization": f"Bearer {key}"}
+def _plain(value: Any) -> Any:
+    """For what orjson does not take by itself: ranges and the like, and arrays that are strided or of text."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value.tolist() if hasattr(value, "tolist") else list(value)
+
+
+def _content(response: httpx.Response) -> bytes:
+    if response.status_code == 200:
+        return response.content
+    try:
+        told = response.json()
+        error = ServiceError(response.status_code, told["code"], told["error"], told["details"])
+    except (ValueError, KeyError, TypeError):  # from a proxy, say
+        error = ServiceError(response.status_code, "unknown", response.text[:200], {})
+    if error.status in REFUSED_FOR_NOW:
+        seconds = response.headers.get("retry-after", "")
+        error.retry_after = float(seconds) if seconds.isdecimal() else 0.0  # never a date from this service
+    raise error
+
+
+def _array(content: bytes) -> NDArray[np.float32]:
+    return np.asarray(np.load(io.BytesIO(content), allow_pickle=False), dtype=np.float32)

@@ -76,7 +76,11 @@ def _embeddings(ids: Ids, outcome: Outcome) -> bytes:
 
 def _multiclass(loaded: LoadedModel, question: Question, outcome: Outcome) -> Columns:
     labels = loaded.label_fields
-    columns: Columns = {b"%b": map(labels.__getitem__, outcome.best)}
+    return {b"%b": map(labels.__getitem__, outcome.best)} | _shares(labels, question, outcome)
+
+
+def _shares(labels: Sequence[bytes], question: Question, outcome: Outcome) -> Columns:
+    columns: Columns = {}
     if outcome.shares is not None and question.probabilities:
         columns[b'"probabilities":[%b]'] = _rows(outcome.shares)
     if outcome.shares is not None and question.top_k is not None:
@@ -94,9 +98,7 @@ def _multilabel(loaded: LoadedModel, question: Question, outcome: Outcome) -> Co
     columns: Columns = {b'"labels":%b': map(orjson.dumps, labels)}
     if (names := loaded.classes) is not None:
         columns[b'"classes":%b'] = [orjson.dumps([names[k] for k in one]) for one in labels]
-    if outcome.shares is not None and question.probabilities:
-        columns[b'"probabilities":[%b]'] = _rows(outcome.shares)
-    return columns
+    return columns | _shares(loaded.label_fields, question, outcome)
 
 
 def _regression(_loaded: LoadedModel, _question: Question, outcome: Outcome) -> Columns:

@@ -8,6 +8,7 @@ The mathematics and the store raise their own errors; `refusal_for` is where tho
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from sgformer import NeighborhoodTooLarge, NewNodeError, SgformerError, UnknownN
 STATUS: Mapping[str, int] = {
     "not_json": 400,
     "bad_encoding": 400,
+    "bad_http": 400,
     "bad_length": 400,
     "unauthorized": 401,
     "forbidden": 403,
@@ -26,7 +28,6 @@ STATUS: Mapping[str, int] = {
     "unknown_report": 404,
     "unknown_job": 404,
     "method_not_allowed": 405,
-    "not_acceptable": 406,
     "slow_body": 408,
     "conflict": 409,
     "body_too_large": 413,
@@ -63,12 +64,14 @@ class Refusal(Exception):  # noqa: N818  # not an error of ours
         return {"error": str(self), "code": self.code, "details": self.details}
 
 
-def refusal_for(error: Exception) -> Refusal:
+def refusal_for(error: BaseException) -> Refusal:
     """What the client is told of an error from below."""
     if isinstance(error, Refusal):
         return error
+    if isinstance(error, asyncio.CancelledError):  # nobody else cancels a request but a shutdown that waits no longer
+        return Refusal("not_ready", "the service is shutting down")
     if isinstance(error, UnknownNodeError):
-        return Refusal("unknown_node", str(error))
+        return Refusal("unknown_node", str(error), node=error.node)
     if isinstance(error, NeighborhoodTooLarge):
         return Refusal("neighborhood_too_large", str(error), item=error.item, size=error.size, limit=error.limit)
     if isinstance(error, NewNodeError):

@@ -23,7 +23,7 @@ JSON = "application/json"
 GZIP_FROM_BYTES = 1024
 THREAD_FROM_BYTES = 64 * 1024
 """A larger answer is compressed in a thread: meanwhile others are answered."""
-_NO_GZIP = re.compile(rb"gzip\s*;\s*q=0(\.0*)?\s*(,|$)")
+_NO_QUALITY = rb"\s*;\s*q=0(\.0*)?\s*(,|$)"
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -56,7 +56,8 @@ class Exchange:
         body = await self._received(limit)
         return _unzipped(body, limit) if self.headers.get(b"content-encoding", b"").lower() == b"gzip" else body
 
-    async def reply(self, reply: Reply) -> None:
+    async def reply(self, reply: Reply) -> int:
+        """Returns the size of the body as it was sent."""
         content, headers = reply.content, [(b"content-type", reply.media_type.encode())]
         if len(content) >= GZIP_FROM_BYTES and _takes_gzip(self.headers.get(b"accept-encoding", b"")):
             in_thread = len(content) >= THREAD_FROM_BYTES
@@ -66,9 +67,11 @@ class Exchange:
         headers += [(name.encode(), value.encode()) for name, value in reply.headers.items()]
         await self._send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await self._send({"type": "http.response.body", "body": content})
+        return len(content)
 
     def wants(self, media_type: bytes) -> bool:
-        return media_type in self.headers.get(b"accept", b"")
+        accepted = self.headers.get(b"accept", b"")
+        return media_type in accepted and not _refuses(accepted, media_type)
 
     async def gone(self) -> None:
         """Returns when the caller has hung up. Only after the body was read."""
@@ -118,7 +121,12 @@ def replayed(body: bytes, receive: Receive) -> Receive:
 
 
 def _takes_gzip(accepted: bytes) -> bool:
-    return b"gzip" in accepted and not _NO_GZIP.search(accepted)
+    return b"gzip" in accepted and not _refuses(accepted, b"gzip")
+
+
+def _refuses(accepted: bytes, what: bytes) -> bool:
+    """By a quality of zero, as in `gzip;q=0`."""
+    return b"q=0" in accepted and re.search(re.escape(what) + _NO_QUALITY, accepted) is not None
 
 
 def _unzipped(body: bytes, limit: int) -> bytes:

@@ -6,10 +6,13 @@ answers. Everything else is FastAPI's.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import MutableMapping
 from typing import Any
+
+from starlette.routing import Match
 
 from service.admission import Admission
 from service.answering import Answering, Form
@@ -55,12 +58,11 @@ class Gateway:
             reply = await self._answered(exchange)
             if self._probation.watched is not None:
                 self._probation.answered(failed=reply.error == "internal")
-            await exchange.reply(reply)
-            self._finished(exchange, exchange.path, reply.status, start, len(reply.content), reply.error)
+            sent = await exchange.reply(reply)
+            self._finished(exchange, exchange.path, reply.status, start, sent, reply.error)
             return
-        status, sent = await self._paged(scope, receive, send, exchange)
-        route = getattr(scope.get("route"), "path", None) or "other"
-        self._finished(exchange, route, status, start, sent, None)
+        status, sent, error = await self._paged(scope, receive, send, exchange)
+        self._finished(exchange, self._route(scope), status, start, sent, error)
 
     async def _answered(self, exchange: Exchange) -> Reply:
         try:
@@ -71,7 +73,7 @@ class Gateway:
                 body = await exchange.body(self._settings.max_body_bytes)
             with self._admission.answering:
                 return await self._reply(exchange, body)
-        except Exception as error:  # every request gets an answer
+        except (Exception, asyncio.CancelledError) as error:  # every request gets an answer
             return self._refused(exchange, error)
 
     async def _reply(self, exchange: Exchange, body: bytes) -> Reply:
@@ -82,7 +84,7 @@ class Gateway:
             return Reply(200, answer.content)
         return Reply(200, answer.content, NPY, {f"x-sgf-{name}": str(value) for name, value in answer.origin.items()})
 
-    async def _paged(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> tuple[int, int]:
+    async def _paged(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> tuple[int, int, str | None]:
         status, sent = 0, 0
 
         async def counted(message: MutableMapping[str, Any]) -> None:
@@ -102,14 +104,21 @@ class Gateway:
                 receive = replayed(body, receive)
                 scope["headers"] = [*scope["headers"], (b"content-type", b"application/json")]  # it said that, or nothing
             await self._pages(scope, receive, counted)
-        except Exception as error:  # every request gets an answer, here too
+        except (Exception, asyncio.CancelledError) as error:  # every request gets an answer, here too
             reply = self._refused(exchange, error)
             if status == 0:
-                await exchange.reply(reply)
-                status = reply.status
-        return status, sent
+                return reply.status, await exchange.reply(reply), reply.error
+        return status, sent, None
 
-    def _refused(self, exchange: Exchange, error: Exception) -> Reply:
+    def _route(self, scope: Scope) -> str:
+        """As it is declared, so that metrics have few of them. A request that was refused at the door has not met it yet."""
+        found = scope.get("route")
+        if found is None:
+            matching = (one for one in self._pages.routes if one.matches(scope)[0] is Match.FULL)
+            found = next(matching, None)
+        return getattr(found, "path", None) or "other"
+
+    def _refused(self, exchange: Exchange, error: BaseException) -> Reply:
         refusal = refusal_for(error)
         if refusal.code == "internal":
             LOG.error(

@@ -71,7 +71,7 @@ class LoadedModel:
             rows = None
         if rows is None or rows.view(np.uint64).max() >= self.num_nodes:  # a negative number is a large one there
             wrong = next(one for one in ids if type(one) is not int or not 0 <= one < self.num_nodes)
-            raise UnknownNodeError(f"node {wrong!r} is not in the graph, expected ids from 0 to {self.num_nodes - 1}")
+            raise UnknownNodeError(f"node {wrong!r} is not in the graph, expected ids from 0 to {self.num_nodes - 1}", wrong)
         return rows
 
     def known(self, rows: NDArray[np.int64], embeddings: bool) -> Answers:

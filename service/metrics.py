@@ -9,6 +9,7 @@ import os
 import resource
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -58,7 +59,7 @@ class Metrics:
         self.requests = Counter("sgf_requests_total", "Answers, by route and status.", ["route", "code"], registry=new)
         self.seconds = BulkHistogram(
             "sgf_request_duration_seconds",
-            "From the first byte in to the last byte out.",
+            "From the head of a request to the last of its answer, handed to the system.",
             ["route"],
             buckets=SECONDS,
             registry=new,
@@ -85,7 +86,8 @@ class Metrics:
         self.nodes = _gauge("sgf_graph_nodes", "Nodes of the served graph.", new, "livemax")
         self.edges = _gauge("sgf_graph_edges", "Edges of the served graph.", new, "livemax")
         self.ready = _gauge("sgf_ready", "1 where every worker has a version in service.", new, "livemin")
-        self.memory = _gauge("sgf_process_peak_memory_bytes", "Highest resident memory.", new, "liveall")
+        self.memory = _gauge("sgf_process_memory_bytes", "Resident memory, mapped files included.", new, "liveall")
+        self.peak_memory = _gauge("sgf_process_peak_memory_bytes", "The most that it was.", new, "liveall")
         self.retrain_jobs = Counter("sgf_retrain_jobs_total", "Retrainings that entered a state.", ["state"], registry=new)
         self.retrain_waiting = _gauge("sgf_retrain_jobs_waiting", "Retrainings nobody has begun.", new, "livemostrecent")
         self.retrain_epoch = _gauge("sgf_retrain_epoch", "Of the retraining under way.", new, "livemostrecent")
@@ -101,6 +103,9 @@ class Metrics:
         for counter, labels in ((self.shed, SHED_REASONS), (self.swaps, swaps), (self.retrain_jobs, states)):
             for label in labels:
                 counter.labels(label)  # from 0: a series that first appears as 1 has not increased, says Prometheus
+        for route in ("/predict", "/embed"):
+            self.requests.labels(route, "200")
+            self.seconds.labels(route)
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """Noted, to be booked with others: a metric that all workers share costs a good part of a known node's answer."""
@@ -112,13 +117,13 @@ class Metrics:
 
     def book(self) -> None:
         """What was noted since the last time. Noting and booking are the event loop's: nothing comes in between."""
-        for (route, status), noted in self._answered.items():
+        answered, self._answered = self._answered, defaultdict(list)  # first: what cannot be booked is not kept for ever
+        spent, self._spent = self._spent, defaultdict(list)
+        for (route, status), noted in answered.items():
             self.requests.labels(route, str(status)).inc(len(noted))
             self.seconds.labels(route).observe_all(noted)
-        for stage, noted in self._spent.items():
+        for stage, noted in spent.items():
             self.stages.labels(stage).observe_all(noted)
-        self._answered.clear()
-        self._spent.clear()
 
     def serving(self, loaded: LoadedModel, before: LoadedModel | None) -> None:
         if before is not None:
@@ -137,7 +142,9 @@ class Metrics:
         self.retrain_epoch.set(job.epoch)
 
     def remember_memory(self) -> None:
-        self.memory.set(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        self.peak_memory.set(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        with suppress(OSError):  # only Linux has it
+            self.memory.set(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE"))
 
     def page(self) -> bytes:
         """In Prometheus' text format, over all workers. What was noted must be booked before; this may run in any thread."""

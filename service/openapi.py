@@ -72,9 +72,10 @@ def examples(loaded: LoadedModel | None) -> dict[str, Any]:
     width = loaded.config.in_features
     features: Any = [0.0] * width if width <= MANY_FEATURES else {"indices": [0], "values": [1.0]}
     new = {"id": "a", "features": features, "neighbors": first}
+    likely = {} if loaded.config.task == "regression" else {"top_k": 1}
     return {
         "known": {"summary": "nodes of the graph", "value": {"nodes": first}},
-        "new": {"summary": "a node that the graph has never seen", "value": {"new_nodes": [new], "top_k": 1}},
+        "new": {"summary": "a node that the graph has never seen", "value": {"new_nodes": [new], **likely}},
     }
 
 

@@ -14,11 +14,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 
 from model_store import SnapshotError, StoreError, UnknownVersion
 from service import openapi
 from service.errors import Refusal, refusal_for
+from service.exchange import GZIP_FROM_BYTES
 from service.metrics import CONTENT_TYPE, Metrics
+from service.probation import last_rollback
 from service.rollout import Rollout
 
 Version = Annotated[int, PathParameter(ge=1, lt=2**63, description="number of a version")]
@@ -44,6 +47,7 @@ def pages(
     )
     documents = openapi.Documents(app, private)
     app.openapi = lambda: documents.of(rollout.current() if rollout.ready else None)  # type: ignore[method-assign]  # FastAPI's way
+    app.add_middleware(GZipMiddleware, minimum_size=GZIP_FROM_BYTES, compresslevel=1)
     _add_errors(app)
     _add_health(app, rollout)
     _add_models(app, rollout)
@@ -82,12 +86,13 @@ def _add_models(app: FastAPI, rollout: Rollout) -> None:
     def models() -> dict[str, Any]:
         serving = rollout.current() if rollout.ready else None
         answer: dict[str, Any] = {"serving": None, "failure": rollout.failure, "versions": []}
-        answer |= {"probation": rollout.probation.watched, "rolled_back": rollout.probation.rolled_back}
+        answer |= {"probation": rollout.probation.watched, "rolled_back": None}
         if serving is not None:
             answer["serving"] = serving.head | {"engine": serving.engine_name, "loading_seconds": serving.seconds}
         try:
             versions = rollout.versions()
             live, numbers = versions.live(), versions.versions()
+            answer["rolled_back"] = last_rollback(versions)
         except (StoreError, OSError):
             return answer  # `failure` says why
         for version in numbers:

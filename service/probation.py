@@ -18,6 +18,15 @@ from service.settings import Settings
 LOG = logging.getLogger("service.probation")
 
 
+def last_rollback(versions: ModelVersions) -> dict[str, Any] | None:
+    """The roll-back that led to the version that is live, whoever did it; from the store, so all workers tell the same."""
+    events = versions.history().events
+    if not events or events[-1].action != "rollback":
+        return None
+    last = events[-1]
+    return {"from": last.left, "to": last.version, "why": last.why, "at": last.at}
+
+
 class Probation:
     """All methods but `answered` read the store, so they are called from threads, one at a time."""
 
@@ -25,8 +34,6 @@ class Probation:
         self._settings, self._metrics = settings, metrics
         self.watched: int | None = None
         """The version on probation in this worker."""
-        self.rolled_back: dict[str, Any] | None = None
-        """What this worker did last, and why."""
         self._answers, self._failures, self._ends_at = 0, 0, 0.0
 
     def begin(self, versions: ModelVersions, version: int) -> None:
@@ -72,13 +79,11 @@ class Probation:
     def _leave(self, versions: ModelVersions, bad: int, why: str) -> None:
         self.watched = None
         try:
-            now = versions.rollback(only_from=bad)
+            now = versions.rollback(only_from=bad, why=why)
         except LiveVersionChanged:
             return  # another worker, or a person, was quicker
         except (StoreError, OSError) as error:
             LOG.error("version %s is bad (%s), and stays: %s", bad, why, error)
             return
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        self.rolled_back = {"from": bad, "to": now, "why": why, "at": at}
         self._metrics.swaps.labels("rolled_back").inc()
         LOG.error("rolled back from version %s to %s: %s", bad, now, why)

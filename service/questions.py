@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from itertools import islice
 from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
@@ -25,6 +27,10 @@ class _FailFast(FailFast):
 Many = Annotated[list[T], _FailFast()]
 """A list of which the first wrong item is told: telling all of a large body of nonsense would take seconds and gigabytes."""
 _MAX_DETAILS = 10
+_KINDS = {"constrained-int", "str", "list[float]", "SparseFeatures"}
+"""pydantic's names for the two kinds that an id and features may be of."""
+_SHAPES = {"int_type", "string_type", "list_type", "model_type"}
+"""Complaints that a value is not of a kind at all."""
 
 
 class _Strict(BaseModel):
@@ -73,6 +79,23 @@ class Question(_Strict):
 
 
 _ADAPTER = TypeAdapter(Question)
+LIGHT_BYTES = 64 * 1024
+"""A smaller body is read in a few milliseconds, whatever it holds."""
+NAME_WEIGHT = 20
+"""Reading a name and what belongs to it costs as much as so many numbers."""
+
+
+def check_weight(body: bytes, limit: int) -> None:
+    """Raises Refusal for a body that would take too long to read: it packs well, so it may be cheap to send.
+
+    Counts what separates values, in strings too, because that takes milliseconds; a sentence or two of an id do not matter.
+    """
+    if len(body) <= LIGHT_BYTES:
+        return
+    weight = body.count(b",") + NAME_WEIGHT * (body.count(b":") + body.count(b"{"))
+    if weight > limit:
+        told = f"the body holds about {weight:,} values (a name counts as {NAME_WEIGHT}), the limit is {limit:,}"
+        raise Refusal("body_too_large", f"{told}; ask for less at once", limit=limit)
 
 
 def parsed(body: bytes) -> Question:
@@ -108,8 +131,25 @@ def _refusal(error: ValidationError) -> Refusal:
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     if problems[0]["type"] == "json_invalid":
         return Refusal("not_json", f"the body is not JSON: {problems[0]['msg'].removeprefix('Invalid JSON: ')}")
-    listed: list[dict[str, Any]] = [
-        {"where": ".".join(str(part) for part in one["loc"])[:200], "problem": one["msg"]} for one in problems[:_MAX_DETAILS]
-    ]
+    listed = [{"where": where[:200], "problem": told} for where, told in islice(_told(problems).items(), _MAX_DETAILS)]
     first = listed[0]
     return Refusal("invalid", f"{first['where'] or 'the body'}: {first['problem']}", problems=listed)
+
+
+def _told(problems: Sequence[Any]) -> dict[str, str]:
+    """By place, what was expected there.
+
+    Where a value may be one of two kinds, pydantic complains for each, under a name of its own. Is it of one kind's shape,
+    then only that kind's complaint helps its author: it lies deeper, or is not about the shape.
+    """
+    places: dict[str, list[tuple[bool, str]]] = {}
+    for one in problems:
+        where = ".".join(str(part) for part in one["loc"] if part not in _KINDS)
+        places.setdefault(where, []).append((one["type"] in _SHAPES, one["msg"]))
+    found = {}
+    for where, complaints in places.items():
+        about_value = [told for is_shape, told in complaints if not is_shape]
+        if about_value or not any(other.startswith(f"{where}.") for other in places):
+            first, *others = dict.fromkeys(about_value or [told for _, told in complaints])
+            found[where] = " or ".join([first, *(told.removeprefix("Input should be ") for told in others)])
+    return found

@@ -34,6 +34,12 @@ def _from_zero(text: str) -> int:
     return _count(text, 0)
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:
+        raise ValueError("expected a port from 0 (any that is free) to 65535")
+    return int(text)
+
+
 def _seconds(text: str) -> float:
     try:
         value = float(text)
@@ -93,15 +99,20 @@ class Settings:
     store: Path = _setting(Path("var/models"), "folder of the models", Path)
     model: str | None = _setting(None, "which model to serve; empty: the only one in the store", str)
     host: str = _setting("127.0.0.1", "address to listen on; 0.0.0.0 for all", str)
-    port: int = _setting(8000, "port to listen on", _from_zero)
+    port: int = _setting(8000, "port to listen on; 0: any that is free", _port)
     workers: int = _setting(1, "processes; each maps the same snapshot, so memory hardly grows", _count)
     device: Device = _setting("auto", "cpu, cuda, or auto: cuda where there is one", _one_of(Device))
     backend: Backend = _setting("auto", "numpy, torch, onnx, or auto: numpy on a CPU, torch on CUDA", _one_of(Backend))
     poll_seconds: float = _setting(0.5, "how often a worker looks whether another version went live", _seconds)
     max_body_bytes: int = _setting(8 * 2**20, "largest request body, after decompression", _count)
+    max_body_weight: int = _setting(
+        1_000_000, "most values in a large body, a field or object counted as 20; a million takes 0.2 s to read", _count
+    )
     max_nodes: int = _setting(1000, "most nodes, known and new, in one request", _count)
     max_neighbors: int = _setting(20_000, "most neighbours of all new nodes of one request", _count)
-    max_recompute: int = _setting(200_000, "largest neighbourhood that an exact answer may recompute", _count)
+    max_recompute: int = _setting(
+        200_000, "most links that the exact answers of one request may walk over; frozen ones are not limited", _count
+    )
     max_inflight: int = _setting(64, "requests that one worker has in hand; more are told to come back (429)", _count)
     late_inflight: int = _setting(8, "the same while a crowd waits for long: those that it takes are answered soon", _count)
     max_lag_seconds: float = _setting(0.005, "how long answers to a crowd may take, for longer than a moment", _seconds)

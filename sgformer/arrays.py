@@ -72,6 +72,7 @@ class NumpyOps:
         share = np.full(rows.shape[-1], 1 / rows.shape[-1], dtype=rows.dtype)
         out = rows - np.vecdot(rows, share)[:, None]
         variance = np.vecdot(out, out) / rows.dtype.type(rows.shape[-1])
+        variance[variance == np.inf] = np.nan  # as torch has it: over infinity it would be a row of zeros
         out /= np.sqrt(variance + rows.dtype.type(epsilon))[:, None]
         out *= weight
         out += bias
@@ -79,7 +80,9 @@ class NumpyOps:
 
     def unit(self, rows: Array, filler: float) -> Array:
         filled = np.where(rows == 0, rows.dtype.type(filler), rows)
-        return filled / np.sqrt(np.square(filled).sum(axis=-1, keepdims=True))
+        squares = np.square(filled).sum(axis=-1, keepdims=True)
+        squares[squares == np.inf] = np.nan  # the length of a row that has none here
+        return filled / np.sqrt(squares)
 
     def head_product(self, rows: Array, matrices: Array) -> Array:
         return (rows[:, :, None, :] @ matrices)[:, :, 0]

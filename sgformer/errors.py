@@ -32,7 +32,11 @@ class GraphError(SgformerError):
 
 
 class UnknownNodeError(SgformerError):
-    pass
+    """`node` is the id that no node has, or None where what was given is no list of ids."""
+
+    def __init__(self, message: str, node: int | str | None = None) -> None:
+        super().__init__(message)
+        self.node = node
 
 
 class SumsError(SgformerError):
@@ -44,7 +48,7 @@ class NewNodeError(SgformerError):
 
     def __init__(self, message: str, item: int | None = None) -> None:
         super().__init__(message if item is None else f"new node {item}: {message}")
-        self.item = item
+        self.message, self.item = message, item
 
 
 class WeightsError(SgformerError):
@@ -55,10 +59,11 @@ class NeighborhoodTooLarge(SgformerError):  # noqa: N818  # public name: it says
     """The exact answer needs `size` neighbourhood entries and the caller allowed `limit`."""
 
     def __init__(self, item: int, size: int, limit: int) -> None:
-        super().__init__(
-            f"new node {item}: an exact answer would recompute a neighbourhood of {size:,} entries, "
+        self.message = (
+            f"an exact answer would recompute a neighbourhood of {size:,} entries, "
             f"the limit is {limit:,}; ask in frozen mode or raise the limit"
         )
+        super().__init__(f"new node {item}: {self.message}")
         self.item = item
         self.size = size
         self.limit = limit

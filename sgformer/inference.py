@@ -267,7 +267,7 @@ def checked_ids(nodes: Any, num_nodes: int) -> Indices:
         raise UnknownNodeError(f"nodes are {ids.dtype} with {ids.ndim} dimension(s), expected a list of integer ids")
     if ids.size and (np.minimum.reduce(ids) < 0 or np.maximum.reduce(ids) >= num_nodes):
         bad = ids[(ids < 0) | (ids >= num_nodes)][0]
-        raise UnknownNodeError(f"node {bad} is not in the graph, expected ids from 0 to {num_nodes - 1}")
+        raise UnknownNodeError(f"node {bad} is not in the graph, expected ids from 0 to {num_nodes - 1}", int(bad))
     return ids.astype(np.int64, copy=False)
 
 

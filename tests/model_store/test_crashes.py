@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from model_store import ModelVersions, Store
@@ -25,24 +26,32 @@ class Publishers:
     def __init__(self, root: Path) -> None:
         command = [sys.executable, "-m", "tests.model_store.zygote", str(root)]
         self._zygote = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
-        self._dead = threading.Event()
-        self._started = threading.Event()
+        self._started, self._activated, self._dead = threading.Event(), threading.Event(), threading.Event()
         self._pid = 0
         self.published: set[int] = set()
         self.activated: list[int] = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
-    def live_for(self, seconds: float) -> None:
-        """Starts one, lets it work, and kills it."""
-        self._started.clear()
-        self._dead.clear()
+    def live_for(self, seconds: float | None = None) -> float:
+        """Starts one, lets it work (where nothing is said: until it has activated a version), and kills it.
+
+        Returns how long it lived, in seconds.
+        """
+        for event in (self._started, self._dead, self._activated):
+            event.clear()
         assert self._zygote.stdin is not None
         print("start", file=self._zygote.stdin, flush=True)
         assert self._started.wait(60)
-        threading.Event().wait(seconds)
+        began = time.monotonic()
+        if seconds is None:
+            assert self._activated.wait(60)
+        else:
+            threading.Event().wait(seconds)
+        lived = time.monotonic() - began
         os.kill(self._pid, signal.SIGKILL)
         assert self._dead.wait(60)
+        return lived
 
     def close(self) -> None:
         assert self._zygote.stdin is not None
@@ -63,6 +72,7 @@ class Publishers:
                 self.published.add(int(number))
             elif word == "activated":
                 self.activated.append(int(number))
+                self._activated.set()
             else:
                 self._dead.set()
 
@@ -85,14 +95,15 @@ def test_killed_publishers_leave_the_store_as_it_was(tmp_path: Path) -> None:
     publish(store, activate=True)
     versions, publishers, checked = store.model("demo"), Publishers(tmp_path), set[int]()
     moments = random.Random(0)  # noqa: S311  # moments, not secrets
+    interrupted = 0
     try:
+        usual = publishers.live_for()  # as quick as this machine is now
         for _ in range(KILLS):
-            publishers.live_for(moments.uniform(0, 0.5))
+            publishers.live_for(moments.uniform(0, 1.5 * usual))
             check(versions, publishers, checked)
+            interrupted += any(versions.folder.glob(".publishing-*.lock"))
     finally:
         publishers.close()
-    interrupted = len(list(versions.folder.glob(".publishing-*.lock")))
     assert interrupted > 0, "no kill hit a publisher at work: the test tested nothing"
-    assert versions.prune(keep=len(checked)).leftovers >= interrupted
+    versions.prune(keep=len(checked))
     assert [path.name for path in versions.folder.glob(".*")] == [".lock"]
-    assert len(publishers.activated) > 0

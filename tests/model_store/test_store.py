@@ -258,6 +258,26 @@ def test_pruning_removes_what_the_dead_left_and_nothing_of_the_living(versions: 
     assert {path.name for path in versions.folder.glob(".*")} == {".lock", ".git", ".nfs0001"}
 
 
+def test_the_history_says_what_was_left_and_why(versions: ModelVersions) -> None:
+    live = versions.live()
+    publish(Store(versions.folder.parent), seed=9, activate=True)
+    left = versions.live()
+    versions.rollback(why="it failed")
+    last = versions.history().events[-1]
+    assert (last.action, last.version, last.left, last.why) == ("rollback", live, left, "it failed")
+    before = versions.history().events[-2]
+    assert (before.action, before.left, before.why) == ("activate", None, None)
+
+
+def test_publishing_removes_what_a_killed_publisher_left(versions: ModelVersions) -> None:
+    (versions.folder / ".publishing-dead").mkdir()
+    (versions.folder / ".publishing-dead" / "half").write_text("of a version")
+    with versions._staging() as living:
+        publish(Store(versions.folder.parent), seed=9)
+        assert living.is_dir()
+    assert not [path for path in versions.folder.iterdir() if path.name.startswith(".publishing")]
+
+
 def test_a_signal_right_after_the_folder_is_made_leaves_nothing(versions: ModelVersions) -> None:
     before = {path.name for path in versions.folder.iterdir()}
 

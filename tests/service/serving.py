@@ -17,6 +17,7 @@ import httpx
 import uvicorn
 
 from service.app import create_app
+from service.protocol import Protocol
 from service.settings import Settings
 from tests.model_store.samples import small_contents
 
@@ -37,7 +38,7 @@ def in_thread(store: Path, **settings: Any) -> Iterator[httpx.Client]:
     """The application under uvicorn in a thread; a client of it."""
     patient = {"poll_seconds": 0.05, "max_lag_seconds": 30.0, "deadline_seconds": 20.0}  # tests share two cores
     app = create_app(Settings(store=store, access_log=False, **(patient | settings)))
-    config = uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=3)
+    config = uvicorn.Config(app, port=0, http=Protocol, log_config=None, access_log=False, timeout_graceful_shutdown=3)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -57,7 +58,7 @@ def in_processes(store: Path, workers: int = 1, **settings: str) -> Iterator[Run
     """`sgf-serve` as a user starts it."""
     port = free_port()
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SGF_")}
-    environ |= {f"SGF_{name.upper()}": value for name, value in settings.items()} | PATIENT
+    environ |= PATIENT | {f"SGF_{name.upper()}": value for name, value in settings.items()}
     command = [sys.executable, "-m", "service", "--store", str(store), "--port", str(port), "--workers", str(workers)]
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
         lines: list[str] = []

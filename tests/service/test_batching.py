@@ -1,14 +1,13 @@
-"""Concurrent questions: batched, alone in their answers and alone in their failures; too many are told to come back."""
+"""Concurrent questions: batched, alone in their answers and alone in their failures."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import socket
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model_store import Snapshot
-from service.admission import Admission
+from model_store import Snapshot, Store
 from service.batching import Batcher
-from service.engine import NumpyEngine
+from service.engine import NumpyEngine, TorchEngine
 from service.errors import Refusal
-from service.heartbeat import Heartbeat
 from service.known import KnownNodes
 from service.loaded import LoadedModel
 from service.metrics import Metrics
 from service.outcome import Outcome
 from service.settings import Settings
 from sgformer import Answers, ExtendedAnswers, NeighborhoodTooLarge, NewNodes
-from tests.service.serving import in_thread, refused, until
+from sgformer.extension import Mode
+from tests.service.serving import in_thread, until
 
 
 class Watched(NumpyEngine):
@@ -78,9 +76,9 @@ async def never() -> None:
     await asyncio.Event().wait()
 
 
-def run(settings: Settings, work: Callable[[Batcher], Coroutine[Any, Any, Any]]) -> Any:
+def run(settings: Settings, work: Callable[[Batcher], Coroutine[Any, Any, Any]], metrics: Metrics | None = None) -> Any:
     async def main() -> Any:
-        batcher = Batcher(settings, Metrics())
+        batcher = Batcher(settings, metrics or Metrics())
         try:
             return await work(batcher)
         finally:
@@ -112,6 +110,37 @@ def test_a_batch_is_filled_by_cost(loaded: LoadedModel, engine: Watched) -> None
 
     run(Settings(batch_cost=15), all_at_once)  # each costs 5
     assert engine.batches == [3, 3, 3, 1]
+
+
+def test_an_engine_whose_bits_depend_on_company_is_asked_one_question_at_a_time(
+    loaded: LoadedModel, engine: Watched
+) -> None:
+    assert TorchEngine.merges is False
+    loaded.merges = TorchEngine.merges
+
+    async def all_at_once(batcher: Batcher) -> Any:
+        return await asyncio.gather(*(batcher.ask(loaded, new(seed, [1]), "exact", never) for seed in range(3)))
+
+    run(Settings(), all_at_once)
+    assert engine.batches == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("layers", "mode", "where"), [(4, "exact", "here"), (5, "exact", "thread"), (5, "frozen", "here")])
+def test_what_cannot_be_foreseen_is_not_done_on_the_event_loop(
+    loaded: LoadedModel, engine: Watched, layers: int, mode: Mode, where: str
+) -> None:
+    """From five layers on an exact answer walks two hops: a neighbour with few neighbours may have a hub among them."""
+    loaded.config = dataclasses.replace(loaded.config, layers=layers)
+    threads: list[threading.Thread] = []
+    extended = engine.extended
+
+    def noted(*arguments: Any) -> ExtendedAnswers:
+        threads.append(threading.current_thread())
+        return extended(*arguments)
+
+    engine.extended = noted  # type: ignore[method-assign]
+    run(Settings(), lambda batcher: batcher.ask(loaded, new(0, [1]), mode, never))
+    assert [one is threading.main_thread() for one in threads] == [where == "here"]
 
 
 def test_one_bad_question_fails_alone(loaded: LoadedModel, engine: Watched) -> None:
@@ -153,20 +182,22 @@ def test_everybody_gets_an_answer_when_the_engine_breaks(loaded: LoadedModel, en
 
 def test_a_deadline_ends_the_wait_and_callers_that_have_gone_are_skipped(loaded: LoadedModel, engine: Watched) -> None:
     engine.go.clear()
+    metrics = Metrics()
 
     async def slow(batcher: Batcher) -> Any:
         first = asyncio.create_task(batcher.ask(loaded, new(0, [1]), "exact", never))
-        await asyncio.sleep(0.05)
-        second = asyncio.create_task(batcher.ask(loaded, new(1, [1]), "exact", never))
-        results = await asyncio.gather(first, second, return_exceptions=True)
+        while not engine.batches:  # until the thread has it
+            await asyncio.sleep(0.001)
+        others = [asyncio.create_task(batcher.ask(loaded, new(seed, [1]), "exact", never)) for seed in (1, 2, 3)]
+        results = await asyncio.gather(first, *others, return_exceptions=True)
+        assert not batcher._waiting, "nobody waits for them: they shall not hold their version"
         engine.go.set()
-        return [*results, await batcher.ask(loaded, new(2, [1]), "exact", never)]
+        return results
 
-    first, second, third = run(Settings(inline_cost=0, deadline_seconds=0.2), slow)
-    assert [type(one) for one in (first, second)] == [Refusal, Refusal]
-    assert first.code == "deadline"
-    assert isinstance(third, Outcome)
-    assert engine.batches == [1, 1]  # the second question was never asked: its caller had given up
+    results = run(Settings(inline_cost=0, deadline_seconds=0.1), slow, metrics)
+    assert [one.code for one in results] == ["deadline"] * 4
+    assert engine.batches == [1]  # the others were never asked: their callers had given up
+    assert 'sgf_shed_total{reason="deadline"} 4.0' in metrics.page().decode()
 
 
 def test_a_caller_that_hangs_up_is_let_go(loaded: LoadedModel, engine: Watched) -> None:
@@ -183,7 +214,45 @@ def test_a_caller_that_hangs_up_is_let_go(loaded: LoadedModel, engine: Watched) 
         finally:
             engine.go.set()
 
-    assert run(Settings(inline_cost=0), work) == "the caller hung up"
+    metrics = Metrics()
+    assert run(Settings(inline_cost=0), work, metrics) == "the caller hung up"
+    assert 'sgf_shed_total{reason="gone"} 1.0' in metrics.page().decode()
+
+
+def test_a_connection_that_ends_takes_its_question_along(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through HTTP: the engine is held up, the caller hangs up, and nobody goes on waiting for him."""
+    go, extended = threading.Event(), NumpyEngine.extended
+
+    def held_up(*arguments: Any) -> ExtendedAnswers:
+        go.wait(60)
+        return extended(*arguments)
+
+    with in_thread(store, inline_cost=0, cache_bytes=0) as client:
+        monkeypatch.setattr(NumpyEngine, "extended", held_up)
+        body = b'{"new_nodes": [{"id": 1, "features": [1, 2, 3, 4, 5], "neighbors": [1]}]}'
+        try:
+            with socket.create_connection(("127.0.0.1", client.base_url.port)) as caller:
+                caller.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+                until(lambda: "sgf_queue_depth 1.0" in client.get("/metrics").text)
+            until(lambda: 'sgf_shed_total{reason="gone"} 1.0' in client.get("/metrics").text)
+            until(lambda: "sgf_queue_depth 0.0" in client.get("/metrics").text)
+        finally:
+            go.set()
+
+
+def test_metrics_tell_what_new_nodes_cost(store: Path) -> None:
+    """Two neighbours, three layers: they are recomputed twice, and those around them once."""
+    with in_thread(store, cache_bytes=0) as client, Store(store).model("demo").open() as opened:
+        nodes = [{"id": one, "features": [1, 2, 3, 4, 5], "neighbors": [7, 9]} for one in range(3)]
+        assert client.post("/predict", json={"new_nodes": nodes}).status_code == 200
+        page = client.get("/metrics").text
+        recomputed = opened.extended(new(0, [7, 9])).recomputed[0]
+    assert "sgf_batch_nodes_count 1.0" in page
+    assert "sgf_batch_nodes_sum 3.0" in page
+    assert "sgf_recomputed_nodes_count 3.0" in page
+    assert f"sgf_recomputed_nodes_sum {3.0 * recomputed}" in page
+    for stage in ("parse", "queue", "compute", "encode"):
+        assert f'sgf_stage_duration_seconds_count{{stage="{stage}"}} 1.0' in page
 
 
 def test_known_nodes_that_are_asked_for_together_are_answered_together(
@@ -231,108 +300,6 @@ def test_everybody_who_asked_for_known_nodes_hears_that_the_engine_broke(loaded:
     assert [type(one) for one in asyncio.run(all_at_once())] == [MemoryError] * 3
 
 
-def test_too_many_at_once_are_told_to_come_back() -> None:
-    admission = Admission(Settings(max_inflight=2), Metrics())
-    with admission.answering:
-        with admission.answering, pytest.raises(Refusal) as caught, admission.answering:
-            pass
-        assert (caught.value.status, caught.value.headers) == (429, {"retry-after": "1"})
-        with admission.answering:
-            pass
-
-
-def test_bodies_that_trickle_in_take_no_place_but_are_not_without_number() -> None:
-    admission = Admission(Settings(max_inflight=1), Metrics())
-
-    async def trickle(done: asyncio.Event) -> None:
-        with admission.receiving:
-            await done.wait()
-
-    async def main() -> None:
-        done = asyncio.Event()
-        slow = [asyncio.create_task(trickle(done)) for _ in range(4)]
-        await asyncio.sleep(0)
-        with admission.answering:
-            pass
-        with pytest.raises(Refusal), admission.receiving:
-            pass
-        done.set()
-        await asyncio.gather(*slow)
-        with admission.receiving:
-            pass
-
-    asyncio.run(main())
-
-
-def test_a_body_that_does_not_come_is_given_up_and_another_cancellation_is_not_mistaken_for_that() -> None:
-    admission = Admission(Settings(body_seconds=0.05), Metrics())
-
-    async def trickle() -> None:
-        with admission.receiving:
-            await asyncio.sleep(60)
-
-    async def main() -> None:
-        old, cancelled = asyncio.create_task(trickle()), asyncio.create_task(trickle())
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        await asyncio.sleep(0.06)
-        young = asyncio.create_task(trickle())
-        await asyncio.sleep(0)
-        for _ in range(2):  # the second look finds it given up already
-            admission.beat()
-        results = await asyncio.gather(old, cancelled, asyncio.wait_for(young, 0.01), return_exceptions=True)
-        assert isinstance(results[0], Refusal)
-        assert results[0].status == 408
-        assert [type(one) for one in results[1:]] == [asyncio.CancelledError, TimeoutError]
-
-    asyncio.run(main())
-
-
-def test_while_a_crowd_waits_for_long_a_worker_takes_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
-    admission = Admission(Settings(max_lag_seconds=0.005, max_inflight=64, late_inflight=8), Metrics())
-    now = 100.0
-    monkeypatch.setattr("service.admission.time.monotonic", lambda: now)
-
-    def taken(crowd: int, seconds: float = 0.0) -> int:
-        """How many of a crowd, all of whom come at once and are answered after a time."""
-        nonlocal now
-        count = 0
-        with ExitStack() as inside, suppress(Refusal):
-            for _ in range(crowd):
-                inside.enter_context(admission.answering)
-                count += 1
-            now += seconds
-        admission.beat()
-        return count
-
-    assert [taken(64, 0.02) for _ in range(4)] == [64] * 4
-    assert taken(64, 0.001) == 64  # a hiccup, and they are quick again
-    assert [taken(16, 0.02) for _ in range(9)] == [16] * 9  # slow, but no crowd
-    assert [taken(64, 0.02) for _ in range(6)] == [64] * 5 + [8]
-    for _ in range(5):  # it comes again and again: quickly answered now, because fewer are taken
-        assert taken(64, 0.002) == 8
-        now += 0.5
-    now += 1.1
-    admission.beat()
-    assert taken(64) == 64
-
-
-def test_the_heart_beats_while_the_event_loop_comes_round_and_stops_when_told() -> None:
-    beats: list[float] = []
-
-    async def main() -> None:
-        heartbeat = Heartbeat(lambda: beats.append(time.monotonic()))
-        heartbeat.start()
-        await asyncio.sleep(0.1)
-        heartbeat.stop()
-        told = len(beats)
-        assert told >= 2
-        await asyncio.sleep(0.05)
-        assert len(beats) == told
-
-    asyncio.run(main())
-
-
 def test_answers_under_load_have_the_bytes_of_answers_alone(store: Path) -> None:
     """Through HTTP, eight callers at once, no cache: byte for byte."""
     rng = np.random.default_rng(0)
@@ -345,21 +312,3 @@ def test_answers_under_load_have_the_bytes_of_answers_alone(store: Path) -> None
         with ThreadPoolExecutor(8) as pool:
             together = list(pool.map(lambda one: client.post("/predict", json=one).content, questions * 5))
         assert together == alone * 5
-
-
-def test_a_full_service_refuses_at_once_and_recovers(store: Path) -> None:
-    with in_thread(store, max_inflight=1, body_seconds=30.0) as client:
-        with ExitStack() as opened:
-            for _ in range(4):
-                slow = opened.enter_context(socket.create_connection(("127.0.0.1", client.base_url.port)))
-                slow.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
-
-            def shed() -> bool:
-                return client.post("/predict", json={"nodes": [1]}).status_code == 429
-
-            until(shed)
-            response = client.post("/predict", json={"nodes": [1]})
-            refused(response, 429, "overloaded")
-            assert response.headers["retry-after"] == "1"
-            assert client.get("/health/live").status_code == 200
-        until(lambda: client.post("/predict", json={"nodes": [1]}).status_code == 200)

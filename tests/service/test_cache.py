@@ -12,8 +12,10 @@ import httpx
 import pytest
 
 from model_store import Store
-from service.cache import ENTRY_BYTES, LocalCache
+from service.cache import ENTRY_BYTES, LocalCache, RedisCache
+from service.metrics import Metrics
 from service.questions import parsed
+from service.settings import Settings
 from tests.model_store.samples import publish
 from tests.service.redis_server import RedisServer
 from tests.service.serving import in_thread, until
@@ -98,6 +100,37 @@ def test_another_version_never_gives_cached_answers(tmp_path: Path, redis_server
         second = client.post("/predict", json=question()).json()
     assert (first["version"], second["version"]) == (1, 2)
     assert first["predictions"] != second["predictions"]
+
+
+def test_of_many_that_fail_at_once_one_counts_and_pauses_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a hiccup under load would turn the cache off for as long as a Redis that is away."""
+    now = 100.0
+    monkeypatch.setattr("service.cache.time.monotonic", lambda: now)
+    cache = RedisCache(Settings(redis_url="redis://127.0.0.1:1"), Metrics())
+
+    async def main() -> None:
+        nonlocal now
+        for pause in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0):
+            assert cache.available
+            await asyncio.gather(*(cache.get("x") for _ in range(16)))
+            now += pause - 0.01
+            assert not cache.available
+            now += 0.02
+        await cache.close()
+
+    asyncio.run(main())
+
+
+def test_a_redis_that_dies_is_seen_without_anybody_asking(
+    store: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.cache.PULSE_SECONDS", 0.05)
+    with in_thread(store, redis_url=redis_server.url, redis_timeout_seconds=1.0) as client:
+        assert "sgf_cache_up 1.0" in client.get("/metrics").text
+        redis_server.kill()
+        until(lambda: "sgf_cache_up 0.0" in client.get("/metrics").text)
+        redis_server.start()
+        until(lambda: "sgf_cache_up 1.0" in client.get("/metrics").text)
 
 
 def test_redis_killed_paused_full_flushed_and_back(store: Path, redis_server: RedisServer) -> None:

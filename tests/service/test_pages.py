@@ -1,22 +1,16 @@
-"""The documentation that the service gives of itself, and what its clients make of it."""
+"""The documentation that the service gives of itself."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
 import shutil
 import subprocess
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 
 import httpx
-import numpy as np
 import pytest
 
 from model_store import Store
-from service.client import AsyncClient, Client, ServiceError, new_node
 from tests.model_store.samples import small_contents
 from tests.service.serving import in_thread
 
@@ -85,62 +79,3 @@ def test_a_version_shows_its_manifest_and_its_report(tmp_path: Path) -> None:
         response = client.get("/models/1/report")
         assert response.text == "<h1>how it went</h1>"
         assert response.headers["content-security-policy"].startswith("default-src 'none'")
-
-
-def test_both_clients(client: httpx.Client) -> None:
-    url = str(client.base_url)
-    asked = [new_node("a", [0.5, 1.0, -1.0, 0.0, 2.0], [0, 5]), new_node("b", {0: 0.5, 1: 1.0, 2: -1.0, 4: 2.0}, [0, 5])]
-
-    async def asynchronous() -> tuple[object, object]:
-        async with AsyncClient(url) as own:
-            return await own.predict([3], asked), await own.embed([3], asked)
-
-    with Client(url) as own:
-        answer, array = own.predict([3], asked), own.embed([3], asked)
-        assert own.models()["serving"]["version"] == 1
-        with pytest.raises(ServiceError) as caught:
-            own.predict([999])
-    assert (caught.value.status, caught.value.code) == (404, "unknown_node")
-    assert [one.node for one in answer.predictions] == [3, "a", "b"]
-    np.testing.assert_allclose(
-        answer.predictions[1].probabilities or [], answer.predictions[2].probabilities or [], atol=1e-6
-    )
-    again, array_again = asyncio.run(asynchronous())
-    assert again == answer
-    np.testing.assert_array_equal(array, array_again)
-
-
-def test_a_client_comes_back_when_it_is_told_to() -> None:
-    """A stand-in that is overloaded twice: the waiting is the client's, no service is needed for it."""
-    asked: list[str] = []
-
-    class Busy(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append(self.path)
-            self.rfile.read(int(self.headers["content-length"]))
-            busy = len(asked) < 3
-            told = {"error": "busy", "code": "overloaded", "details": {}}
-            answer = {"model": "m", "version": 1, "snapshot": "s", "predictions": []}
-            content = json.dumps(told if busy else answer).encode()
-            self.send_response(429 if busy else 200)
-            self.send_header("retry-after", "0")
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Busy)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        with Client(f"http://127.0.0.1:{server.server_port}", longest_wait=0.01) as own:
-            assert own.predict([1]).version == 1
-        assert len(asked) == 3
-        with Client(f"http://127.0.0.1:{server.server_port}", retries=0) as own:
-            asked.clear()
-            with pytest.raises(ServiceError, match="busy"):
-                own.predict([1])
-    finally:
-        server.shutdown()
-        server.server_close()

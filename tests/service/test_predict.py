@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,26 @@ def test_gzip_both_ways(client: httpx.Client) -> None:
     response = client.post("/predict", content=body, headers=headers)
     assert response.headers["content-encoding"] == "gzip"
     assert len(response.json()["predictions"]) == 50
+    for page in ("/openapi.json", "/metrics"):
+        assert client.get(page).headers["content-encoding"] == "gzip"
+        assert "content-encoding" not in client.get(page, headers={"accept-encoding": "identity"}).headers
+    headers["accept-encoding"] = "gzip;q=0"
+    assert "content-encoding" not in client.post("/predict", content=body, headers=headers).headers
+
+
+def test_large_answers_are_packed_beside_the_event_loop(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    compress = gzip.compress
+
+    def noted(*arguments: Any) -> bytes:
+        threads.append(threading.current_thread().name)
+        return compress(*arguments)
+
+    monkeypatch.setattr("service.exchange.gzip.compress", noted)
+    for count in (50, 1000):
+        response = client.post("/embed", json={"nodes": [1] * count})
+        assert len(response.json()["predictions"]) == count
+    assert threads[0] != threads[1]
 
 
 def test_a_request_id_comes_back(client: httpx.Client) -> None:
@@ -132,9 +153,16 @@ def test_other_tasks(tmp_path: Path, task: Any) -> None:
     logits = full_logits(contents.config, contents.weights, small_graph())[[3]]
     with in_thread(tmp_path) as client:
         found = client.post("/predict", json={"nodes": [3]}).json()["predictions"][0]
+        likely = client.post("/predict", json={"nodes": [3], "top_k": 2, "probabilities": False})
+        for example in client.get("/openapi.json").json()["paths"]["/predict"]["post"]["requestBody"]["content"].values():
+            for one in example["examples"].values():
+                assert client.post("/predict", json=one["value"]).status_code == 200
     if task == "regression":
         np.testing.assert_allclose(found["value"], logits[0], atol=1e-5)
+        assert refused(likely, 422, "invalid") == "top_k is about classes, and this model predicts values"
     else:
+        best = np.argsort(-logits[0])[:2].tolist()
+        assert [one["label"] for one in likely.json()["predictions"][0]["top_k"]] == best
         assert found["labels"] == np.flatnonzero(logits[0] > 0).tolist()
         np.testing.assert_allclose(found["probabilities"], 1 / (1 + np.exp(-logits[0])), atol=1e-5)
         assert len(found["probabilities"]) == CLASSES

@@ -132,8 +132,9 @@ def test_a_version_that_workers_cannot_take_is_left_by_one_of_them(two: Path, mo
         until(lambda: all(client.get("/models").json()["failure"] is None for client in (first, second)))
         assert (serving(first), serving(second)) == (1, 1)
         told = [client.get("/models").json()["rolled_back"] for client in (first, second)]
-        (one,) = [each for each in told if each is not None]
-        assert one["why"] == "it could not be taken into service: MemoryError; the log has the details"
+        assert told[0] == told[1], "every worker tells it, whoever did it"
+        assert (told[0]["from"], told[0]["to"]) == (2, 1)
+        assert told[0]["why"] == "it could not be taken into service: MemoryError; the log has the details"
         versions.activate(2)
         until(lambda: versions.live() == 1)
     assert history(two)[-4:] == [("activate", 2), ("rollback", 1), ("activate", 2), ("rollback", 1)]

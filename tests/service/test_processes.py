@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-import threading
 from contextlib import suppress
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.service.serving import in_processes, until
 
+QUESTION = b'POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 14\r\n\r\n{"nodes": [1]}'
 NO_TORCH = """
 import asyncio, sys
 from pathlib import Path
@@ -73,37 +75,60 @@ def test_logs_are_json_lines_without_payloads(store: Path) -> None:
         headers = {"authorization": f"Bearer {secret}", "x-request-id": "find-me"}
         client.post("/predict", json={"nodes": [17]}, headers=headers)
         client.post("/predict", json={"nodes": [17]})
-        until(lambda: sum("service.access" in line for line in lines) >= 3)
+        client.get("/models")
+        until(lambda: sum("service.access" in line for line in lines) >= 4)
         told = [json.loads(line) for line in lines]
     access = [one for one in told if one["logger"] == "service.access" and one["route"] == "/predict"]
     assert access[0]["request_id"] == "find-me"
     assert (access[0]["code"], access[1]["code"], access[1]["error"]) == (200, 401, "unauthorized")
     assert access[0]["milliseconds"] > 0
     assert secret not in "".join(lines)
+    shut_out = next(one for one in told if one.get("route") == "/models")
+    assert (shut_out["code"], shut_out["error"], shut_out["bytes"] > 50) == (401, "unauthorized", True)
     assert "nodes" not in "".join(lines)
 
 
-def test_sigterm_lets_requests_finish(store: Path) -> None:
-    """A load runs while the service is told to stop: what was accepted is answered, then the processes are gone."""
-    with in_processes(store) as (client, process, _lines):
-        answered: list[int] = []
-        refused_connections: list[str] = []
-
-        def load() -> None:
-            while not refused_connections:
-                try:
-                    with httpx.Client(base_url=client.base_url, timeout=10) as own:
-                        answered.append(own.post("/predict", json={"nodes": [1]}).status_code)
-                except httpx.TransportError:  # refused, or in the backlog when the socket closed: it was never accepted
-                    refused_connections.append("closed")
-
-        caller = threading.Thread(target=load)
-        caller.start()
-        until(lambda: len(answered) > 20)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sigterm_lets_requests_finish(store: Path, workers: int) -> None:
+    """One request has come half, one connection is kept: both get their answers, and then the processes are gone."""
+    with (
+        in_processes(store, workers=workers) as (client, process, _lines),
+        client_of(client) as kept,
+        client_of(client) as half,
+    ):
+        assert asked(kept, QUESTION).startswith(b"HTTP/1.1 200")
+        half.sendall(QUESTION[:-5])
+        until(lambda: "sgf_requests_total" in client.get("/metrics").text)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=15) in (0, -signal.SIGTERM)
-        caller.join(timeout=15)
-    assert set(answered) == {200}
+        while b"connection: close" not in (answer := asked(kept, QUESTION)):  # it is told when it was the last time
+            assert answer.startswith(b"HTTP/1.1 200")
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert asked(half, QUESTION[-5:]).startswith(b"HTTP/1.1 200")
+        assert process.wait(timeout=60) in (0, -signal.SIGTERM)
+
+
+def test_a_request_that_is_cut_off_by_the_shutdown_gets_an_answer_too(store: Path) -> None:
+    with (
+        in_processes(store, deadline_seconds="1", body_seconds="60") as (client, process, _lines),
+        client_of(client) as half,
+    ):
+        half.sendall(QUESTION[:-5])
+        until(lambda: "sgf_requests_total" in client.get("/metrics").text)
+        process.send_signal(signal.SIGTERM)
+        head, _, body = asked(half, b"").partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503")
+    assert json.loads(body) == {"error": "the service is shutting down", "code": "not_ready", "details": {}}
+
+
+def client_of(client: httpx.Client) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", client.base_url.port or 0))
+    connection.settimeout(60)
+    return connection
+
+
+def asked(connection: socket.socket, content: bytes) -> bytes:
+    connection.sendall(content)
+    return connection.recv(65_536)  # an answer comes in one piece
 
 
 def test_a_worker_that_is_killed_comes_back(store: Path) -> None:

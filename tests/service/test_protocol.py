@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from service.protocol import Together
-from tests.service.serving import in_processes
+from tests.service.serving import in_processes, in_thread
+
+QUESTION = b'POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 14\r\n\r\n{"nodes": [1]}'
 
 
 class Sink(asyncio.Transport):
@@ -70,6 +73,21 @@ def test_a_client_that_reads_nothing_is_hung_up_on_and_a_slow_one_is_not(monkeyp
         assert sink.aborted
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /predict HT", QUESTION + b"POST /predict HTTP/1.1\r\nhost:"])
+def test_a_request_whose_head_does_not_come_is_not_waited_for(
+    store: Path, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.protocol.HEAD_SECONDS", 0.2)
+    with in_thread(store) as client, socket.create_connection(("127.0.0.1", client.base_url.port)) as silent:
+        silent.settimeout(60)
+        silent.sendall(sent)
+        answered = b""
+        with suppress(ConnectionResetError):
+            while more := silent.recv(65_536):
+                answered += more
+        assert answered.count(b"HTTP/1.1 200") == sent.count(QUESTION)
 
 
 def test_the_service_sends_head_and_body_together(store: Path) -> None:

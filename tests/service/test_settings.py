@@ -26,7 +26,9 @@ def test_variables_and_flags() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("SGF_PORT", "http", "SGF_PORT is 'http': expected a whole number of at least 0"),
+        ("SGF_PORT", "http", "SGF_PORT is 'http': expected a port from 0 (any that is free) to 65535"),
+        ("SGF_PORT", "70000", "SGF_PORT is '70000': expected a port from 0 (any that is free) to 65535"),
+        ("SGF_CACHE_BYTES", "-1", "SGF_CACHE_BYTES is '-1': expected a whole number of at least 0"),
         ("SGF_WORKERS", "0", "SGF_WORKERS is '0': expected a whole number of at least 1"),
         ("SGF_ACCESS_LOG", "maybe", "SGF_ACCESS_LOG is 'maybe': expected true or false"),
         ("SGF_DEVICE", "gpu", "SGF_DEVICE is 'gpu': expected one of auto, cpu, cuda"),
