@@ -23,6 +23,8 @@ JSON = "application/json"
 GZIP_FROM_BYTES = 1024
 THREAD_FROM_BYTES = 64 * 1024
 """A larger answer is compressed in a thread: meanwhile others are answered."""
+DRAINED = 16
+"""Times the limit of a body: so much is read of one that is too large, before the connection is cut."""
 _NO_QUALITY = rb"\s*;\s*q=0(\.0*)?\s*(,|$)"
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
@@ -47,13 +49,20 @@ class Exchange:
         self.method: str = scope["method"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.receive, self._send = receive, send
+        self._more = True
+        """Whether more of the body is to come."""
         given = self.headers.get(b"x-request-id", b"")
         self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"  # no secret
 
     async def body(self, limit: int) -> bytes:
         """The whole body, decompressed. Raises Refusal where it is too large, or not what its headers say."""
-        self._check_headers(limit)
-        body = await self._received(limit)
+        try:
+            self._check_headers(limit)
+            body = await self._received(limit)
+        except Refusal as refusal:
+            if refusal.code == "body_too_large":
+                await self._drain(limit)
+            raise
         return _unzipped(body, limit) if self.headers.get(b"content-encoding", b"").lower() == b"gzip" else body
 
     async def reply(self, reply: Reply) -> int:
@@ -92,22 +101,29 @@ class Exchange:
             raise _too_large(limit)
 
     async def _received(self, limit: int) -> bytes:
-        message = await self.receive()
-        body: bytes = message.get("body", b"")
-        if not message.get("more_body"):
-            if len(body) > limit:
-                raise _too_large(limit)
-            return body
-        parts, size = [body], len(body)
-        while message.get("more_body"):
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise Refusal("bad_length", "the connection ended before the body did")
-            parts.append(message.get("body", b""))
+        parts: list[bytes] = []
+        size = 0
+        while self._more:
+            parts.append(await self._next_part())
             size += len(parts[-1])
             if size > limit:
                 raise _too_large(limit)
         return b"".join(parts)
+
+    async def _next_part(self) -> bytes:
+        message = await self.receive()
+        if message["type"] == "http.disconnect":
+            self._more = False
+            raise Refusal("bad_length", "the connection ended before the body did")
+        self._more = message.get("more_body", False)
+        part: bytes = message.get("body", b"")
+        return part
+
+    async def _drain(self, limit: int) -> None:
+        """Throws away what still comes, within bounds: a client that is still sending would see a reset, not our answer."""
+        left = DRAINED * limit
+        while self._more and left > 0 and b"expect" not in self.headers:  # who asks first whether to send is not sending
+            left -= len(await self._next_part())
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:

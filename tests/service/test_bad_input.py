@@ -164,6 +164,17 @@ def test_bodies_that_are_too_large(store: Path) -> None:
         assert client.post("/predict", json={"nodes": [1]}).status_code == 200
 
 
+@pytest.mark.parametrize("chunked", [True, False])
+def test_a_hundred_megabytes_are_refused_and_whoever_sends_them_hears_it(client: httpx.Client, chunked: bool) -> None:
+    """It is read to its end, and thrown away: to somebody who is still sending, an early answer looks like a reset."""
+    length = {} if chunked else {"content-length": str(100 * 2**20)}
+    for _ in range(3):
+        body = (b" " * 2**20 for _ in range(100))
+        response = client.post("/predict", content=body, headers={"content-type": "application/json"} | length)
+        refused(response, 413, "body_too_large")
+    assert client.post("/predict", json={"nodes": [1]}).status_code == 200
+
+
 DEAR = {
     "numbers": b'{"new_nodes":[{"id":1,"features":[' + b"0," * 2_000_000 + b"0]}]}",
     "objects": b'{"new_nodes":[' + b'{"id":1,"features":[]},' * 100_000 + b'{"id":1,"features":[]}]}',

@@ -300,14 +300,15 @@ def test_everybody_who_asked_for_known_nodes_hears_that_the_engine_broke(loaded:
     assert [type(one) for one in asyncio.run(all_at_once())] == [MemoryError] * 3
 
 
-def test_answers_under_load_have_the_bytes_of_answers_alone(store: Path) -> None:
+@pytest.mark.parametrize("backend", ["numpy", "onnx", "torch"])
+def test_answers_under_load_have_the_bytes_of_answers_alone(store: Path, backend: str) -> None:
     """Through HTTP, eight callers at once, no cache: byte for byte."""
     rng = np.random.default_rng(0)
     questions = [
         {"new_nodes": [{"id": 1, "features": rng.normal(size=5).tolist(), "neighbors": rng.integers(0, 60, 4).tolist()}]}
         for _ in range(40)
     ]
-    with in_thread(store, cache_bytes=0) as client:
+    with in_thread(store, cache_bytes=0, backend=backend) as client:
         alone = [client.post("/predict", json=one).content for one in questions]
         with ThreadPoolExecutor(8) as pool:
             together = list(pool.map(lambda one: client.post("/predict", json=one).content, questions * 5))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,37 +134,69 @@ def test_a_redis_that_dies_is_seen_without_anybody_asking(
         until(lambda: "sgf_cache_up 1.0" in client.get("/metrics").text)
 
 
+class Callers:
+    """Four at once, who ask the same few questions again and again, and know the right answers."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._url, self._enough = client.base_url, threading.Event()
+        self._right = {one: client.post("/predict", json=question(one)).json()["predictions"] for one in range(1, 20)}
+        self.answered, self.wrong, self.slowest = 0, list[str](), 0.0
+        self._threads = [threading.Thread(target=self._ask) for _ in range(4)]
+
+    def __enter__(self) -> Callers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        for thread in self._threads:
+            thread.join(timeout=60)
+
+    def go_on(self) -> None:
+        """Until each has asked about everything, once more."""
+        enough = self.answered + 2 * len(self._threads) * len(self._right)
+        until(lambda: self.answered > enough or bool(self.wrong))
+        assert self.wrong == []
+        assert self.slowest < BOUNDED_SECONDS
+
+    def _ask(self) -> None:
+        with httpx.Client(base_url=self._url, timeout=30) as own:
+            while not self._enough.is_set():
+                for one, expected in self._right.items():
+                    start = time.perf_counter()
+                    response = own.post("/predict", json=question(one))
+                    self.slowest = max(self.slowest, time.perf_counter() - start)
+                    if response.status_code != 200 or response.json()["predictions"] != expected:
+                        self.wrong.append(response.text)
+                    self.answered += 1
+
+
 def test_redis_killed_paused_full_flushed_and_back(store: Path, redis_server: RedisServer) -> None:
     """Under a load of questions: no error, no wrong answer, and a bounded delay."""
-    with in_thread(store, redis_url=redis_server.url) as client:
-        right = {one: client.post("/predict", json=question(one)).json()["predictions"] for one in range(1, 20)}
+    with in_thread(store, redis_url=redis_server.url) as client, Callers(client) as callers:
 
-        def asked() -> float:
-            slowest = 0.0
-            for one, expected in right.items():
-                start = time.perf_counter()
-                response = client.post("/predict", json=question(one))
-                slowest = max(slowest, time.perf_counter() - start)
-                assert response.status_code == 200
-                assert response.json()["predictions"] == expected
-            return slowest
+        def is_up(up: int) -> bool:
+            return f"sgf_cache_up {up}.0" in client.get("/metrics").text
 
-        asked()
+        def hits() -> float:
+            return lookups(client, "redis").get("hit", 0)
+
+        callers.go_on()
         redis_server.client.flushall()
-        asked()
+        callers.go_on()
         redis_server.client.config_set("maxmemory", "1")
-        asked()
+        callers.go_on()
         redis_server.client.config_set("maxmemory", "0")
-        redis_server.pause()
-        assert asked() < BOUNDED_SECONDS
-        redis_server.go_on()
-        until(lambda: asked() >= 0 and "sgf_cache_up 1.0" in client.get("/metrics").text)
-        redis_server.kill()
-        assert asked() < BOUNDED_SECONDS
-        until(lambda: asked() < BOUNDED_SECONDS and "sgf_cache_up 0.0" in client.get("/metrics").text)  # when next asked
-        redis_server.start()
-        until(lambda: asked() >= 0 and bool(redis_server.client.keys("sgf:*")))
-        until(lambda: asked() >= 0 and "sgf_cache_up 1.0" in client.get("/metrics").text)
+        for hurt, heal in ((redis_server.pause, redis_server.go_on), (redis_server.kill, redis_server.start)):
+            hurt()
+            callers.go_on()
+            until(lambda: is_up(0))
+            heal()
+            until(lambda: is_up(1))
+            before = hits()
+            until(lambda before=before: hits() > before)
+            callers.go_on()
 
 
 def test_the_local_cache_keeps_what_was_used_last() -> None:
