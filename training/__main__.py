@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = {"refresh": refresh_parser, "table": tables.parser, "tune": tune_parser}.get(given[0] if given else "")
     options = parser().parse_args(given[1:]) if parser else train_parser().parse_args(given)
-    options.events = Events(getattr(options, "events", None))
+    options.events = Events(getattr(options, "events", None), getattr(options, "only_while", None))
     options.events.tell("started", pid=os.getpid())
     if at_most := getattr(options, "at_most", None):
         signal.alarm(at_most)  # by the kernel's hand: it needs nobody who watches
@@ -159,6 +159,9 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
         help="make the new version live: always (the default where nothing is said), or if_better than the live one",
     )
     parser.add_argument("--job", metavar="ID", help="kept in the manifest: which job asked for this version")
+    parser.add_argument(
+        "--only-while", type=Path, metavar="FILE", help="publish, and go live, only while this file is there"
+    )
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:

@@ -175,6 +175,7 @@ def _publish(
         "job": options.job,
         **lineage.to_dict(),
     }
+    options.events.ask()
     scores = {f"{part}_{metric}": value for part, values in trained.scores.items() for metric, value in values.items()}
     version = publish(
         trained.model,

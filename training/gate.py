@@ -25,7 +25,9 @@ from training.labelled import TEST, LabelledGraph
 MARGIN = 2.0
 """Standard errors of the paired difference: of models that are no better, about one in forty passes."""
 MOST_LUCK = 0.023
-"""The same, for accuracy, counted exactly."""
+"""The same, counted exactly, where nodes are right or wrong."""
+RANKINGS = ("roc_auc",)
+"""Metrics that can rise without a single node changing its class: of these, wins and losses say nothing."""
 EXACTLY_COUNTED = 1000
 LEAST_NODES = 20
 """On fewer, luck looks like a difference."""
@@ -59,7 +61,7 @@ class Comparison:
         Where they rarely differ, a standard error is too sure of itself: four wins and no loss are one in sixteen. Where
         they often do, it is a good judge, and nothing is counted (0).
         """
-        if self.wins is None or self.losses is None or self.metric != "accuracy":
+        if self.wins is None or self.losses is None or self.metric in RANKINGS:
             return 0.0
         thrown = self.wins + self.losses
         if thrown > EXACTLY_COUNTED:

@@ -42,7 +42,12 @@ class Catalogue:
             found = (root / wanted).resolve(strict=True)
         except (OSError, RuntimeError):  # the latter for links that go round in a circle
             raise Refusal("invalid", f"there is no {data!r} below the data root", field="data") from None
-        for path in (found, *(found.iterdir() if found.is_dir() else ())):
-            if not path.resolve().is_relative_to(root):
-                raise Refusal("invalid", f"{data!r} leads out of the data root", field="data")
+        try:
+            for path in (found, *(found.iterdir() if found.is_dir() else ())):
+                if not path.resolve().is_relative_to(root):
+                    raise Refusal("invalid", f"{data!r} leads out of the data root", field="data")
+                if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be read for ever
+                    raise Refusal("invalid", f"{data!r} is, or holds, what is neither a file nor a folder", field="data")
+        except (OSError, RuntimeError):
+            raise Refusal("invalid", f"{data!r}, or what it holds, cannot be read by the service", field="data") from None
         return found

@@ -7,11 +7,13 @@ import shutil
 from pathlib import Path
 
 from service.errors import Refusal
+from service.jobs.discretion import Discretion
+from service.jobs.progress import log_tail, numbered_lines
 from service.jobs.record import Job
 from service.jobs.runner import Line
 from service.jobs.sqlite_ledger import SqliteLedger
 from service.jobs.submission import Submission
-from service.jobs.supervision import Supervision, log_tail, numbered_lines
+from service.jobs.supervision import Supervision
 from service.jobs.training_process import LOCK, is_held
 from service.metrics import Metrics
 from service.settings import Settings
@@ -28,6 +30,7 @@ class LocalRunner:
         self._settings, self._metrics = settings, metrics
         self._folder = settings.store / FOLDER
         self._ledger = SqliteLedger(self._folder / "jobs.sqlite")
+        self._discretion = Discretion.of(settings)
         self._supervision: Supervision | None = None
 
     def submit(self, submission: Submission, model: str, key: str | None) -> Job:
@@ -44,17 +47,16 @@ class LocalRunner:
         return self._ledger.jobs()
 
     def cancel(self, job_id: str) -> Job:
-        waiting = self._ledger.get(job_id).state == "queued"
-        job = self._ledger.cancel(job_id)
-        if waiting and job.state == "cancelled":
+        job, has_ended = self._ledger.cancel(job_id)
+        if has_ended:
             self._metrics.job_entered(job)
         return job
 
     def events(self, job_id: str, after: int) -> list[Line]:
-        return numbered_lines(self._folder_of(job_id), after)
+        return numbered_lines(self._folder_of(job_id), self._discretion, after)
 
     def log_tail(self, job_id: str) -> str:
-        return log_tail(self._folder_of(job_id))
+        return log_tail(self._folder_of(job_id), self._discretion)
 
     def attend(self) -> bool:
         self._metrics.retrain_waiting.set(self._ledger.waiting())
@@ -95,6 +97,7 @@ class LocalRunner:
     def _ended(self, job: Job) -> None:
         LOG.info("job %s of %s: %s%s", job.id, job.model, job.state, f" ({job.error})" if job.error else "")
         self._metrics.job_entered(job)
+        self._metrics.retrain_epoch.set(0)
         known = {one.id for one in self._ledger.jobs()}
         for path in self._folder.iterdir():
             if path.is_dir() and path.name not in known and not is_held(path / LOCK):  # held: a worker's, by way of Redis

@@ -25,17 +25,25 @@ def lower(pid: int) -> None:
 
 def put_back(pid: int) -> None:
     """All threads of a process to the usual priority. Only the privileged may; then it heeds a signal at once."""
-    with suppress(OSError, AttributeError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
+    threads: list[Path] = []
+    with suppress(OSError):
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    for thread in threads:
+        with suppress(OSError, AttributeError):  # of each: one that has just ended must not keep the others idle
             os.sched_setscheduler(int(thread.name), os.SCHED_OTHER, os.sched_param(0))
             os.setpriority(os.PRIO_PROCESS, int(thread.name), 0)
 
 
-def release_memory(pid: int) -> None:
-    """Of our own process that was killed: frees its memory in our time and at our priority, which needs no privilege."""
+def release_memory(pid: int) -> bool:
+    """Of our own process that was killed: frees its memory in our time and at our priority, which needs no privilege.
+
+    Returns whether it did. The kernel refuses it for a process that is not dying, so it may be tried on any.
+    """
     with suppress(OSError, AttributeError):
         handle = os.pidfd_open(pid)
         try:
-            ctypes.CDLL(None).syscall(PROCESS_MRELEASE, handle, 0)  # where there is no such call: it dies at its own pace
+            # Where there is no such call, it dies at its own pace.
+            return bool(ctypes.CDLL(None).syscall(PROCESS_MRELEASE, handle, 0) == 0)
         finally:
             os.close(handle)
+    return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -12,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 ACTIVE: tuple[State, ...] = ("queued", "running")
-_PATH = re.compile(r"(?<![\w./])(?:/[^\s/:'\"]+){2,}")
 
 
 class Job(BaseModel):
@@ -41,6 +39,9 @@ class Job(BaseModel):
     live: bool = Field(default=False, description="whether it went live")
     error: str | None = None
     cancel_requested: bool = False
+    given_up: bool = Field(
+        default=False, description="its worker fell silent; version and live say what its training did all the same"
+    )
 
     @classmethod
     def new(cls, model: str, request: dict[str, Any]) -> Job:
@@ -66,16 +67,11 @@ class Job(BaseModel):
             case "activated":
                 changes = {"live": True}
             case "failed":
-                changes = {"error": without_paths(event["error"])}
+                changes = {"error": event["error"]}
         return self.model_copy(update=changes)
 
     def ended(self, state: State, error: str | None = None) -> Job:
         return self.model_copy(update={"state": state, "error": error, "finished_at": now()})
-
-
-def without_paths(text: str) -> str:
-    """Where things lie on this machine is nobody's business: of a path only the name is shown."""
-    return _PATH.sub(lambda found: f".../{found.group().rpartition('/')[2]}", text)
 
 
 def now() -> str:

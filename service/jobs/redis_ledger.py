@@ -4,7 +4,7 @@ sgf:jobs:order            ids by the time of their submission
 sgf:jobs:record:<id>      the job; written by whoever trains it, or by the service while nobody does
 sgf:jobs:events:<id>      its events, a list; sgf:jobs:log:<id> the tail of its log
 sgf:jobs:active:<model>   the id of the job that is not done yet
-sgf:jobs:key:<key>        the id and the request's digest of an idempotency key
+sgf:jobs:key:<model>:<key>   the id and the request's digest of an idempotency key
 sgf:jobs:cancel:<id>      somebody wants it cancelled
 sgf:jobs:beat:<id>        its trainer lives; gone BEAT_SECONDS after the last beat
 """
@@ -42,7 +42,7 @@ class RedisLedger:
         self._redis: Any = Redis.from_url(settings.redis_url or "redis://", decode_responses=True, **timeouts)
 
     def add(self, job: Job, key: str | None, digest: str) -> Job:
-        named, active = f"{PREFIX}key:{key}", f"{PREFIX}active:{job.model}"
+        named, active = f"{PREFIX}key:{job.model}:{key}", f"{PREFIX}active:{job.model}"
 
         def attempt(pipe: Any) -> Job:
             if key is not None and (known := pipe.get(named)):
@@ -150,6 +150,19 @@ class RedisLedger:
             return job
 
         return self._transaction(attempt, record, beat, active)
+
+    def amend(self, job: Job) -> None:
+        """What a job that was given up has published, or made live, all the same. The state that was told stays."""
+        record = f"{PREFIX}record:{job.id}"
+        facts = {"version": job.version, "snapshot": job.snapshot, "scores": job.scores, "live": job.live}
+
+        def attempt(pipe: Any) -> None:
+            found = self._read(pipe, job.id)
+            pipe.multi()
+            if found.given_up:
+                _write(pipe, found.model_copy(update=facts))
+
+        self._transaction(attempt, record)
 
     def beats(self, job_id: str) -> bool:
         with _answering():

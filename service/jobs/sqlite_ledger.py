@@ -16,13 +16,17 @@ READING = "BEGIN"
 """Takes no lock from those who write."""
 KEPT = 200
 """Jobs; older ones that have ended are forgotten."""
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS jobs (
-    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, model TEXT NOT NULL, state TEXT NOT NULL,
-    key TEXT UNIQUE, digest TEXT NOT NULL, cancel INTEGER NOT NULL DEFAULT 0, record TEXT NOT NULL
-) STRICT;
-CREATE UNIQUE INDEX IF NOT EXISTS one_per_model ON jobs (model) WHERE state IN ('queued', 'running');
-"""
+FORMAT = 1
+"""Before it, 0: a key was unique over all models."""
+MAKE = (
+    """CREATE TABLE jobs (
+        number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, model TEXT NOT NULL, state TEXT NOT NULL,
+        key TEXT, digest TEXT NOT NULL, cancel INTEGER NOT NULL DEFAULT 0, record TEXT NOT NULL, UNIQUE (model, key)
+    ) STRICT""",
+    "CREATE UNIQUE INDEX one_per_model ON jobs (model) WHERE state IN ('queued', 'running')",
+)
+SET_ASIDE = ("DROP INDEX IF EXISTS one_per_model", "ALTER TABLE jobs RENAME TO jobs_before")
+TAKE_OVER = ("INSERT INTO jobs SELECT * FROM jobs_before", "DROP TABLE jobs_before")
 
 
 class SqliteLedger:
@@ -32,7 +36,8 @@ class SqliteLedger:
 
     def add(self, job: Job, key: str | None, digest: str) -> Job:
         with self._transaction() as database:
-            if key is not None and (row := database.execute("SELECT * FROM jobs WHERE key = ?", (key,)).fetchone()):
+            known = "SELECT * FROM jobs WHERE model = ? AND key = ?"
+            if key is not None and (row := database.execute(known, (job.model, key)).fetchone()):
                 if row["digest"] != digest:
                     raise other_request(key, row["id"])
                 return _job(row)
@@ -63,10 +68,12 @@ class SqliteLedger:
         with self._transaction() as database:
             _save(database, job)
 
-    def cancel(self, job_id: str) -> Job:
+    def cancel(self, job_id: str) -> tuple[Job, bool]:
+        """The job, and whether it was this call that ended it."""
         with self._transaction() as database:
             job = _job(_row(database, job_id))
-            if job.state == "queued":
+            waiting = job.state == "queued"
+            if waiting:
                 job = job.ended("cancelled")
                 _save(database, job)
             elif job.state == "running":
@@ -74,7 +81,7 @@ class SqliteLedger:
                 job = job.model_copy(update={"cancel_requested": True})
             elif job.state != "cancelled":
                 raise has_ended(job)
-        return job
+        return job, waiting
 
     def running(self) -> Job | None:
         with self._transaction(READING) as database:
@@ -113,9 +120,20 @@ class SqliteLedger:
         database.row_factory = sqlite3.Row
         if not self._made:
             database.execute("PRAGMA journal_mode = WAL")
-            database.executescript(SCHEMA)
+            _make(database)
             self._made = True
         return database
+
+
+def _make(database: sqlite3.Connection) -> None:
+    """The tables, where they are not there yet in this form. Of many workers that start at once, one makes them."""
+    database.execute("BEGIN IMMEDIATE")
+    if database.execute("PRAGMA user_version").fetchone()[0] < FORMAT:
+        older = database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'jobs'").fetchone() is not None
+        for step in (*(SET_ASIDE if older else ()), *MAKE, *(TAKE_OVER if older else ())):
+            database.execute(step)
+        database.execute(f"PRAGMA user_version = {FORMAT}")
+    database.execute("COMMIT")
 
 
 def _row(database: sqlite3.Connection, job_id: str) -> sqlite3.Row:

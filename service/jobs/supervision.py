@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from model_store import Store, StoreError
+from model_store import ModelVersions, Store, StoreError
 from service.jobs.catalogue import Catalogue
-from service.jobs.record import Job, State, now, without_paths
-from service.jobs.runner import Line
+from service.jobs.discretion import Discretion
+from service.jobs.progress import event_in, log_tail, whole_lines
+from service.jobs.record import Job, State, now
 from service.jobs.submission import parsed
-from service.jobs.training_process import EVENTS, LOG, TrainingProcess
+from service.jobs.training_process import TrainingProcess
 from service.settings import Settings
 
 PATIENCE_SECONDS = 0.5
 """How long a training that is told to stop may take before it is killed."""
-TAIL_BYTES, TAIL_LINES = 8192, 40
 
 
 class Supervision:
@@ -29,6 +29,7 @@ class Supervision:
         """`training` is None where there was one, and it is dead."""
         self.job, self.lines = job, list[str]()
         self._folder, self._training, self._settings = folder, training, settings
+        self._discretion = Discretion.of(settings)
         self._place = 0
         self._last: dict[str, Any] = {}
         self._stopping: tuple[State, str | None] | None = None
@@ -48,9 +49,11 @@ class Supervision:
     def step(self, cancel: bool) -> Job:
         alive = self._training is not None and self._training.alive()  # before its events: a dead one writes no more
         self._read_events()
-        if not alive:
-            self.job = settled(self._ended(cancel), self._settings)
-        elif cancel and self._stopping is None:
+        if not alive or self._training is None:
+            self.job = self._ended(cancel)
+            return self.job
+        self._training.hurry()
+        if cancel and self._stopping is None:
             self._stop("cancelled", None)
         elif self._over_time() and self._stopping is None:
             limit = self._settings.training_seconds
@@ -58,6 +61,9 @@ class Supervision:
         elif self._stopping is not None and time.monotonic() >= self._kill_at:
             self._send(signal.SIGKILL)
         return self.job
+
+    def log_tail(self) -> str:
+        return log_tail(self._folder, self._discretion)
 
     def _stop(self, state: State, reason: str | None) -> None:
         self._stopping, self._kill_at = (state, reason), time.monotonic() + PATIENCE_SECONDS
@@ -74,28 +80,41 @@ class Supervision:
         return age.total_seconds() > self._settings.training_seconds
 
     def _read_events(self) -> None:
-        for line, place in whole_lines(self._folder / EVENTS, self._place):
+        for line, place in whole_lines(self._folder, self._discretion, self._place):
             self._place = place
             self.lines.append(line)
-            self._last = json.loads(line)
-            self.job = self.job.with_event(self._last)
+            if event := event_in(line):  # else a full disk has cut it short
+                self._last = event
+                self.job = self.job.with_event(event)
 
     def _ended(self, cancel: bool) -> Job:
-        last = self._last.get("event")
-        if last == "finished":
+        if self._last.get("event") == "failed":
+            return settled(self.job.ended("failed", self.job.error or "it does not say why"), self._settings)
+        return closed(self._outcome(cancel), self._settings)
+
+    def _outcome(self, cancel: bool) -> Job:
+        last, code = self._last.get("event"), None if self._training is None else self._training.exit_code
+        if last == "finished" or code == 0:  # on a full disk it cannot say more than that
             return self.job.ended("succeeded")
-        if last == "failed":
-            return self.job.ended("failed", without_paths(self.job.error or "it does not say why"))
         if self._stopping is not None:
             return self.job.ended(*self._stopping)
         if cancel:  # whoever stopped it died before it could say so
             return self.job.ended("cancelled")
         if last == "stopped":
             return self.job.ended("failed", "somebody stopped the training process with a signal")
-        code = None if self._training is None else self._training.exit_code
-        how = "" if code is None else f" (signal {-code})" if code < 0 else f" (exit code {code})"
-        told = f"the training process ended without a word{how}: it was killed, or the machine went down"
-        return self.job.ended("failed", told)
+        return self.job.ended("failed", f"the training process ended without a word{_how(code)}")
+
+
+def _how(code: int | None) -> str:
+    if code is not None and code > 0:
+        return f" (exit code {code}): its log may say why, unless the disk was full"
+    return f"{'' if code is None else f' (signal {-code})'}: it was killed, or the machine went down"
+
+
+def closed(job: Job, settings: Settings) -> Job:
+    """A job whose version is live has succeeded, though its process was stopped before it could say so."""
+    found = settled(job, settings)
+    return found.ended("succeeded") if found.live else found
 
 
 def settled(job: Job, settings: Settings) -> Job:
@@ -103,46 +122,24 @@ def settled(job: Job, settings: Settings) -> Job:
     try:
         versions = Store(settings.store).model(job.model)
         later = [one for one in versions.versions() if one > (job.parent or 0)]
-        ours = [one for one in later if versions.manifest(one).training.get("job") == job.id]
-        if not ours:
-            return job
-        manifest, live = versions.manifest(ours[-1]), versions.live() == ours[-1]
     except (StoreError, OSError):
         return job
-    changes = {"version": ours[-1], "snapshot": manifest.snapshot, "scores": dict(manifest.scores)}
-    return job.model_copy(update=changes | {"live": live or job.live})
+    for version in reversed(later):
+        # Of another one's version that is damaged we need not know whose it is.
+        with suppress(StoreError, OSError):
+            manifest = versions.manifest(version)
+            if manifest.training.get("job") == job.id:
+                changes = {"version": version, "snapshot": manifest.snapshot, "scores": dict(manifest.scores)}
+                return job.model_copy(update=changes | {"live": job.live or _is_live(versions, version)})
+    return job
+
+
+def _is_live(versions: ModelVersions, version: int) -> bool:
+    try:
+        return versions.live() == version
+    except (StoreError, OSError):
+        return False
 
 
 def running(job: Job) -> Job:
     return job.model_copy(update={"state": "running", "started_at": now()})
-
-
-def whole_lines(path: Path, place: int) -> list[tuple[str, int]]:
-    """The lines from a place on, each with the place behind it; a line that is still being written is left for later."""
-    try:
-        with path.open("rb") as file:
-            file.seek(place)
-            content = file.read()
-    except FileNotFoundError:
-        return []
-    found = []
-    for line in content.splitlines(keepends=True):
-        if line.endswith(b"\n"):
-            place += len(line)
-            found.append((without_paths(line.decode(errors="replace").rstrip("\n")), place))
-    return found
-
-
-def numbered_lines(folder: Path, after: int) -> list[Line]:
-    lines = whole_lines(folder / EVENTS, 0)
-    return [Line(number, text) for number, (text, _) in enumerate(lines, 1) if number > after]
-
-
-def log_tail(folder: Path) -> str:
-    try:
-        with (folder / LOG).open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
-            text = file.read().decode(errors="replace")
-    except FileNotFoundError:
-        return ""
-    return without_paths("\n".join(text.splitlines()[-TAIL_LINES:]))

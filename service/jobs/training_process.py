@@ -5,6 +5,9 @@ only among the processes of its own one. Here it gives way to the service at onc
 
 It holds a lock in its job's folder, inherited from whoever started it and given back by the kernel when it dies. So anybody
 can tell whether it lives without trusting process numbers, and take over its supervision from a process that died.
+
+A training that is tied to a worker has a permit there, too: it publishes and goes live only while that file is there. To a
+worker that is cut off, or paused, nothing can be said, and its training may go on: so whoever gives the job up removes it.
 """
 
 from __future__ import annotations
@@ -24,10 +27,11 @@ from model_store.locks import exclusive_unless_held
 from service.jobs import priority
 from service.settings import Settings
 
-EVENTS, LOG, LOCK = "events.jsonl", "log.txt", "lock"
+EVENTS, LOG, LOCK, PERMIT = "events.jsonl", "log.txt", "lock", "permit"
 PR_SET_PDEATHSIG = 1
 GRACE_SECONDS = 60
 """Over the limit of a training, at which its supervisor ends it: then it ends by itself, if nobody supervises it."""
+EXIT_SECONDS = 5.0
 THREAD_LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -44,6 +48,9 @@ class TrainingProcess:
         held = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if tied:
+                (folder / PERMIT).touch()  # not before the lock is held: a permit that nobody holds is cleared away
+                command.append(f"--only-while={folder / PERMIT}")
             with (folder / LOG).open("ab") as log:
                 process = subprocess.Popen(  # noqa: S603  # a checked submission, and no shell
                     command,
@@ -68,8 +75,12 @@ class TrainingProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None where it is not known: the process was somebody else's child."""
-        return None if self._process is None else self._process.poll()
+        """Of one that is not alive. None where it is not known: the process was somebody else's child."""
+        if self._process is None:
+            return None
+        with suppress(subprocess.TimeoutExpired):  # its lock is given back a moment before its code is there
+            self._process.wait(timeout=EXIT_SECONDS)
+        return self._process.returncode
 
     def alive(self) -> bool:
         if self._process is not None:
@@ -78,14 +89,24 @@ class TrainingProcess:
 
     def signal(self, number: signal.Signals) -> None:
         """Ends all of its group. While the lock is held somebody of the group lives, so the number is still theirs."""
-        text = (self._folder / LOCK).read_text().strip()
-        leader = int(text) if text else self._told()
+        leader = self._leader()
         if leader is not None:
             priority.put_back(leader)
             with suppress(ProcessLookupError):
                 os.killpg(leader, number)
             if number == signal.SIGKILL:
                 priority.release_memory(leader)
+
+    def hurry(self) -> None:
+        """Helps one along that somebody else has killed; one that lives is not touched."""
+        leader = self._leader()
+        if leader is not None and priority.release_memory(leader):
+            priority.put_back(leader)
+
+    def _leader(self) -> int | None:
+        with suppress(OSError, ValueError):  # no such file: the job was given up
+            return int((self._folder / LOCK).read_text())
+        return self._told()
 
     def _told(self) -> int | None:
         """Its number as its first event has it, where its starter died before writing it down."""

@@ -27,7 +27,7 @@ from service.jobs.local import FOLDER
 from service.jobs.record import Job
 from service.jobs.redis_ledger import RedisLedger
 from service.jobs.redis_runner import QUEUE, connected
-from service.jobs.supervision import Supervision, log_tail
+from service.jobs.supervision import Supervision
 from service.jobs.training_process import PR_SET_PDEATHSIG
 from service.settings import Settings, SettingsError
 
@@ -75,16 +75,17 @@ def train(job_id: str) -> None:
         told = str(error) if isinstance(error, Refusal) else f"the training did not start: {error.strerror}"
         failed = job.ended("failed", told)
         _patiently(lambda: ledger.report(failed, [], ""))
+        shutil.rmtree(folder, ignore_errors=True)
         return
     cancel, beat_at = False, 0.0
     while supervision.job.active:
         before = supervision.job
         job = supervision.step(cancel)
         if job.active and (job != before or time.monotonic() >= beat_at):
-            cancel = _reported(ledger, job, supervision.lines, log_tail(folder)) or cancel
+            cancel = _reported(ledger, job, supervision.lines, supervision.log_tail()) or cancel
             beat_at = time.monotonic() + BEAT_SECONDS
         time.sleep(STEP_SECONDS)
-    _patiently(lambda: ledger.report(supervision.job, supervision.lines, log_tail(folder)))
+    _patiently(lambda: ledger.report(supervision.job, supervision.lines, supervision.log_tail()))
     shutil.rmtree(folder, ignore_errors=True)  # Redis has it all
     LOG.info("job %s of %s: %s", job.id, job.model, supervision.job.state)
 

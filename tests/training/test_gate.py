@@ -177,6 +177,25 @@ def test_a_few_lucky_nodes_do_not_decide(wins: int, losses: int, better: bool) -
     assert found.better is better
 
 
+@pytest.mark.parametrize(("wins", "better"), [(5, False), (6, True)])
+def test_a_few_lucky_nodes_decide_of_no_multi_class_metric(wins: int, better: bool) -> None:
+    labels = np.arange(450) % 3
+    champion, challenger = answers(labels, np.arange(450) >= wins), answers(labels, np.ones(450, dtype=bool))
+    found = compare("macro_f1", champion, challenger, labels, "multiclass")
+    assert (found.wins, found.losses, found.luck) == (wins, 0, 0.5**wins)
+    assert found.difference > MARGIN * found.standard_error
+    assert found.better is better
+
+
+def test_a_ranking_can_be_better_though_no_node_changes_its_class() -> None:
+    rng = np.random.default_rng(0)
+    labels = (np.arange(450) < 45).astype(np.int64)
+    chance = 0.2 * labels + rng.uniform(0, 0.2, 450)  # never more than a half
+    good, none = (np.log(np.stack([1 - one, one], axis=1)) for one in (chance + 0.01, rng.uniform(0.01, 0.4, 450)))
+    found = compare("roc_auc", none, good, labels, "multiclass")
+    assert (found.wins, found.losses, found.better) == (0, 0, True)
+
+
 def test_where_no_version_was_live_none_may_have_come_meanwhile(store: Store, data: LabelledGraph) -> None:
     for seed in (1, 2):
         publish_trained(store, data, seed)

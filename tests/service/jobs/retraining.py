@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ TOKEN = "t" * 20
 ADMIN = {"authorization": f"Bearer {TOKEN}"}
 QUICK = {"hidden": 8, "epochs": 40, "learning_rate": 0.02}
 FOR_EVER = {"hidden": 8, "epochs": 1_000_000}
+LOOK_SECONDS, PATIENCE_SECONDS = 0.2, 240.0
 CANCEL_SECONDS = float(os.environ.get("SGF_CANCEL_SECONDS", "5"))
 """How long a cancel may take. The promise is 2, which `make soak` asks for; a machine that others use may take its time."""
 
@@ -49,13 +50,13 @@ def data_root(folder: Path) -> Path:
     return root
 
 
-def weak_model(store: Path, root: Path) -> None:
+def weak_model(store: Path, root: Path, job: str | None = None, activate: bool = True) -> None:
     """One epoch: anything is better."""
     data = read_user_data(root / "graph.npz")
     config, training = configurations(data, {"hidden": 8, "epochs": 1})
     trained = train(config, data, TrainingConfig(epochs=training.epochs))
-    about = {"dataset": {"sha256": data.sha256()}, "training": {"split": data.drawn}}
-    publish(trained.model, data.graph, store=Store(store), name="demo", onnx=False, activate=True, **about)
+    about = {"dataset": {"sha256": data.sha256()}, "training": {"split": data.drawn, "job": job}}
+    publish(trained.model, data.graph, store=Store(store), name="demo", onnx=False, activate=activate, **about)
 
 
 def submit(client: httpx.Client, key: str | None = None, **body: Any) -> str:
@@ -82,15 +83,26 @@ def cancelled(client: httpx.Client, job_id: str) -> None:
     assert ended(client, job_id)["state"] == "cancelled"
 
 
-def ended(client: httpx.Client, job_id: str, seconds: float = 60) -> dict[str, Any]:
-    until(lambda: job(client, job_id)["state"] not in ("queued", "running"), seconds)
-    return job(client, job_id)
+def ended(client: httpx.Client, job_id: str) -> dict[str, Any]:
+    return _when(client, job_id, lambda found: found["state"] not in ("queued", "running"))
 
 
 def trains(client: httpx.Client, job_id: str) -> dict[str, Any]:
     """Waits until its epochs pass."""
-    until(lambda: job(client, job_id)["epoch"] > 0)
-    return job(client, job_id)
+    return _when(client, job_id, lambda found: found["epoch"] > 0)
+
+
+def _when(client: httpx.Client, job_id: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The job as it is once this holds. Asked for now and then: a training is idle, and lives on what asking leaves it."""
+    found: dict[str, Any] = {}
+
+    def look() -> bool:
+        time.sleep(LOOK_SECONDS)
+        found.update(job(client, job_id))
+        return condition(found)
+
+    until(look, PATIENCE_SECONDS)
+    return found
 
 
 def events(client: httpx.Client, job_id: str, after: int = 0) -> list[tuple[str, str, dict[str, Any]]]:
@@ -104,6 +116,12 @@ def events(client: httpx.Client, job_id: str, after: int = 0) -> list[tuple[str,
             fields = dict(line.split(": ", 1) for line in block.splitlines())
             found.append((fields.get("id", ""), fields["event"], json.loads(fields["data"])))
     return found
+
+
+def counted(client: httpx.Client, state: str) -> float:
+    """How many jobs have entered this state, as /metrics has it."""
+    (line,) = [line for line in client.get("/metrics").text.splitlines() if f'jobs_total{{state="{state}"}}' in line]
+    return float(line.split()[1])
 
 
 def training_processes(job_id: str) -> list[int]:

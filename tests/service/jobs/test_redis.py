@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from model_store import Store
+from service.jobs.local import FOLDER
 from tests.service.jobs.retraining import (
     ADMIN,
     CANCEL_SECONDS,
@@ -22,6 +23,7 @@ from tests.service.jobs.retraining import (
     TOKEN,
     busy_machine,
     cancelled,
+    counted,
     data_root,
     ended,
     events,
@@ -85,8 +87,11 @@ def test_a_worker_trains_and_everybody_sees_it(client: httpx.Client, folder: Pat
         until(lambda: client.get("/health/ready").json()["version"] == 2)
         until(lambda: 'sgf_retrain_jobs_total{state="succeeded"} 1.0' in client.get("/metrics").text)
         assert "sgf_retrain_jobs_waiting 0.0" in client.get("/metrics").text
+        until(lambda: "sgf_retrain_epoch 0.0" in client.get("/metrics").text)
         job_id = submit(client, overrides=FOR_EVER)
         trains(client, job_id)
+        until(lambda: counted(client, "running") == 2)
+        assert counted(client, "queued") == 2, "though it waited for less than a look"
         with busy_machine():
             client.post(f"/admin/jobs/{job_id}/cancel", headers=ADMIN)
             assert seconds_until(lambda: not training_processes(job_id)) < CANCEL_SECONDS
@@ -104,12 +109,51 @@ def test_a_worker_that_is_killed_takes_its_training_along_and_the_job_has_failed
     found = ended(client, job_id)
     assert (found["state"], found["version"]) == ("failed", None)
     assert found["error"].startswith("nothing was heard of its worker for 10 s")
+    until(lambda: not left_of(folder, job_id))
     waiting = submit(client, refresh=True)
     cancelled(client, waiting)
     job_id = submit(client, refresh=True)
     with worker(folder, redis_server):
         assert ended(client, job_id)["state"] == "succeeded"
+        until(lambda: not left_of(folder, job_id))
     assert job(client, waiting)["state"] == "cancelled", "the worker has passed it over"
+
+
+def test_a_job_that_was_given_up_while_its_worker_was_paused_does_not_go_live(
+    client: httpx.Client, folder: Path, redis_server: RedisServer
+) -> None:
+    live = Store(folder / "models").model("demo").live()
+    with worker(folder, redis_server), worker(folder, redis_server):
+        job_id = submit(client, overrides=QUICK | {"epochs": 2000}, activate="always")
+        trains(client, job_id)
+        (training,) = training_processes(job_id)
+        horse = parent_of(training)
+        for pid in (horse, training):
+            os.kill(pid, signal.SIGSTOP)  # as when their machine is
+        try:
+            found = ended(client, job_id)
+            assert (found["state"], found["given_up"], found["version"], found["live"]) == ("failed", True, None, False)
+            until(lambda: not left_of(folder, job_id))
+            following = submit(client, overrides=FOR_EVER)
+            trains(client, following)  # by the other worker
+            os.kill(training, signal.SIGCONT)  # its supervisor sleeps on
+            until(lambda: not training_processes(job_id))
+        finally:
+            os.kill(horse, signal.SIGCONT)
+        until(lambda: not Path(f"/proc/{horse}").exists())
+        assert Store(folder / "models").model("demo").live() == live
+        after = job(client, job_id)
+        assert (after["state"], after["version"], after["live"]) == ("failed", None, False)
+        assert job(client, following)["state"] == "running"
+        cancelled(client, following)
+
+
+def left_of(folder: Path, job_id: str) -> bool:
+    return (folder / "models" / FOLDER / job_id).exists()
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_redis_that_is_killed_and_comes_back_empty_loses_no_job_that_trains(

@@ -53,6 +53,13 @@ def test_a_job_that_was_given_up_does_not_come_back_to_life(ledger: RedisLedger,
     assert ledger.report(other, [], "") is False
 
 
+def test_a_key_is_of_one_model(ledger: RedisLedger) -> None:
+    first = ledger.add(Job.new("one", {}), "nightly", "digest")
+    other = ledger.add(Job.new("two", {}), "nightly", "digest")
+    assert first.id != other.id
+    assert ledger.add(Job.new("two", {}), "nightly", "digest").id == other.id
+
+
 def test_a_redis_that_forgot_everything_is_told_again_unless_another_job_has_come(ledger: RedisLedger, redis: Redis) -> None:
     job = started(ledger)
     redis.flushall()

@@ -1,0 +1,141 @@
+"""What the service makes of jobs that workers train: counts, and what it learns of one that it gave up."""
+
+from __future__ import annotations
+
+import fcntl
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from model_store import Store
+from service.jobs import worker
+from service.jobs.local import FOLDER
+from service.jobs.record import Job
+from service.jobs.redis_ledger import PREFIX, RedisLedger
+from service.jobs.redis_runner import RedisRunner
+from service.jobs.submission import Submission
+from service.jobs.training_process import LOCK, PERMIT
+from service.metrics import Metrics
+from service.settings import Settings
+from tests.service.jobs.retraining import data_root, weak_model
+from tests.service.redis_server import RedisServer
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis_runner"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def redis(server: RedisServer) -> Iterator[Redis]:
+    with Redis.from_url(server.url, decode_responses=True) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def settings(server: RedisServer, tmp_path: Path) -> Settings:
+    weak_model(tmp_path / "models", data_root(tmp_path))
+    return Settings(store=tmp_path / "models", redis_url=server.url)
+
+
+@pytest.fixture
+def runner(settings: Settings, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> RedisRunner:
+    monkeypatch.setattr("service.jobs.redis_runner.ABANDONED_SECONDS", -1.0)
+    return RedisRunner(settings, Metrics())
+
+
+def given_up(runner: RedisRunner, ledger: RedisLedger, redis: Redis) -> Job:
+    job = runner.submit(Submission(recipe="digits"), "demo", None)
+    assert ledger.claim(job.id) is not None
+    redis.delete(f"{PREFIX}beat:{job.id}")
+    runner.attend()
+    return runner.job(job.id)
+
+
+def test_what_a_training_did_after_it_was_given_up_is_in_its_record(
+    runner: RedisRunner, settings: Settings, redis: Redis, tmp_path: Path
+) -> None:
+    job = given_up(runner, RedisLedger(settings), redis)
+    assert (job.state, job.given_up, job.version, job.live) == ("failed", True, None, False)
+    weak_model(settings.store, tmp_path / "data", job=job.id, activate=False)  # it was past the last question
+    runner.attend()
+    found = runner.job(job.id)
+    assert (found.state, found.version, found.live) == ("failed", 2, False)
+    versions = Store(settings.store).model("demo")
+    assert found.snapshot == versions.manifest(2).snapshot
+    versions.activate(2)
+    runner.attend()
+    found = runner.job(job.id)
+    assert (found.state, found.error, found.version, found.live) == ("failed", job.error, 2, True)
+
+
+def test_a_job_that_went_live_before_its_worker_died_has_succeeded(
+    runner: RedisRunner, settings: Settings, redis: Redis, tmp_path: Path
+) -> None:
+    ledger = RedisLedger(settings)
+    job = runner.submit(Submission(recipe="digits"), "demo", None)
+    assert ledger.claim(job.id) is not None
+    weak_model(settings.store, tmp_path / "data", job=job.id)
+    redis.delete(f"{PREFIX}beat:{job.id}")
+    runner.attend()
+    found = runner.job(job.id)
+    assert (found.state, found.error, found.version, found.live) == ("succeeded", None, 2, True)
+
+
+def test_every_state_is_counted_once_though_nobody_looked(server: RedisServer, settings: Settings, redis: Redis) -> None:
+    ledger = RedisLedger(settings)
+    services = [RedisRunner(settings, Metrics()) for _ in range(2)]
+
+    def counted() -> dict[str, float]:
+        pages = [one._metrics.registry for one in services]
+        states = ("queued", "running", "succeeded", "cancelled")
+        return {
+            state: sum(one.get_sample_value("sgf_retrain_jobs_total", {"state": state}) or 0.0 for one in pages)
+            for state in states
+        }
+
+    job = services[0].submit(Submission(recipe="digits"), "demo", "key")
+    assert services[1].submit(Submission(recipe="digits"), "demo", "key").id == job.id
+    assert counted()["queued"] == 1, "at once"
+    ledger.cancel(job.id)
+    ledger.add(other := Job.new("demo", {}), None, "digest")  # by a service that died before it could count
+    running = ledger.claim(other.id)
+    assert running is not None
+    ledger.report(running.ended("succeeded"), [], "")
+    for service in services:
+        service.attend()
+    assert counted() == {"queued": 2, "running": 1, "succeeded": 1, "cancelled": 1}
+
+
+def test_what_a_dead_worker_left_is_cleared_away(runner: RedisRunner, settings: Settings, redis: Redis) -> None:
+    job = given_up(runner, RedisLedger(settings), redis)
+    folders = {name: settings.store / FOLDER / name for name in (job.id, "forgotten", "trains", "local")}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+        (folder / LOCK).touch()
+        (folder / PERMIT).touch()
+    (folders["local"] / PERMIT).unlink()  # not of Redis: another runner's to clear
+    with (folders["trains"] / LOCK).open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        runner.attend()
+    assert {name for name, folder in folders.items() if folder.exists()} == {"trains", "local"}
+
+
+def test_a_training_that_cannot_be_started_leaves_nothing(
+    runner: RedisRunner, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("STORE", settings.store), ("REDIS_URL", settings.redis_url), ("DATA_ROOT", tmp_path / "data")):
+        monkeypatch.setenv(f"SGF_{name}", str(value))
+    monkeypatch.setattr(worker, "_die_with_worker", lambda: None)  # this is no worker's child
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
+    job = runner.submit(Submission(data="graph.npz"), "demo", None)
+    worker.train(job.id)
+    found = runner.job(job.id)
+    assert (found.state, found.error) == ("failed", "the training did not start: No such file or directory")
+    assert not (settings.store / FOLDER / job.id).exists()

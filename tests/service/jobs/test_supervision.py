@@ -1,0 +1,114 @@
+"""What a job is told to have become, from what its training told, how it ended, and what the store has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from model_store import Store
+from service.jobs.record import Job
+from service.jobs.supervision import Supervision, settled
+from service.jobs.training_process import EVENTS, TrainingProcess
+from service.settings import Settings
+from tests.service.jobs.retraining import data_root, weak_model
+
+EPOCH = {"event": "epoch", "number": 3, "epochs": 9, "validation": 0.5}
+
+
+class Dead:
+    """A training process that has ended."""
+
+    def __init__(self, exit_code: int | None) -> None:
+        self.exit_code = exit_code
+
+    def alive(self) -> bool:
+        return False
+
+
+class Dying:
+    """One that somebody else has killed, and that still holds its lock."""
+
+    exit_code, hurried = None, 0
+
+    def alive(self) -> bool:
+        return True
+
+    def hurry(self) -> None:
+        self.hurried += 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with version 1, which is live, of job `first`, and version 2, of job `second`."""
+    folder = tmp_path_factory.mktemp("supervision")
+    root = data_root(folder)
+    weak_model(folder / "models", root, job="first")
+    weak_model(folder / "models", root, job="second", activate=False)
+    return folder
+
+
+def outcome(folder: Path, tmp_path: Path, *lines: str, code: int | None = None, cancel: bool = False, **facts: Any) -> Job:
+    (tmp_path / EVENTS).write_text("".join(f"{line}\n" for line in lines))
+    job = Job.new("demo", {}).model_copy(update={"state": "running"} | facts)
+    dead = cast("TrainingProcess", Dead(code))
+    return Supervision(job, tmp_path, dead, Settings(store=folder / "models")).step(cancel)
+
+
+def test_a_line_that_a_full_disk_cut_short_is_passed_over(folder: Path, tmp_path: Path) -> None:
+    lines = [json.dumps(EPOCH), json.dumps(EPOCH)[:20] + json.dumps(EPOCH), "[1]", "", '{"event": "finished"}']
+    found = outcome(folder, tmp_path, *lines)
+    assert (found.state, found.epoch) == ("succeeded", 3)
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "told"),
+    [
+        (1, "failed", "(exit code 1): its log may say why, unless the disk was full"),
+        (-9, "failed", "(signal 9): it was killed, or the machine went down"),
+        (None, "failed", "ended without a word: it was killed, or the machine went down"),
+        (0, "succeeded", ""),
+    ],
+)
+def test_how_a_process_that_said_nothing_has_ended(
+    folder: Path, tmp_path: Path, code: int | None, state: str, told: str
+) -> None:
+    found = outcome(folder, tmp_path, json.dumps(EPOCH), code=code)
+    assert found.state == state
+    assert told in (found.error or "")
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_a_job_whose_version_is_live_has_succeeded_though_it_was_stopped_before_it_could_say_so(
+    folder: Path, tmp_path: Path, cancel: bool
+) -> None:
+    activated = json.dumps({"event": "activated", "version": 1})
+    found = outcome(folder, tmp_path, activated, code=-9, cancel=cancel, id="first")
+    assert (found.state, found.error, found.version, found.live) == ("succeeded", None, 1, True)
+    told = json.dumps({"event": "failed", "error": "no space"})
+    found = outcome(folder, tmp_path, activated, told, code=1, id="first")
+    assert (found.state, found.error, found.live) == ("failed", "no space", True), "its own word"
+    found = outcome(folder, tmp_path, code=-9, cancel=cancel, id="second")
+    assert (found.state, found.version, found.live) == ("cancelled" if cancel else "failed", 2, False), "published only"
+
+
+def test_a_damaged_version_of_somebody_else_hides_nothing(folder: Path, tmp_path: Path) -> None:
+    manifest = Store(folder / "models").model("demo").folder / "2" / "manifest.json"
+    before = manifest.read_bytes()
+    manifest.write_bytes(b"{")
+    try:
+        job = Job.new("demo", {}).model_copy(update={"id": "first"})
+        found = settled(job, Settings(store=folder / "models"))
+        assert (found.version, found.live) == (1, True)
+    finally:
+        manifest.write_bytes(before)
+
+
+def test_a_process_that_dies_is_helped_along_at_every_look(tmp_path: Path) -> None:
+    dying = Dying()
+    supervision = Supervision(Job.new("demo", {}), tmp_path, cast("TrainingProcess", dying), Settings(store=tmp_path))
+    for _ in range(3):
+        assert supervision.step(False).active
+    assert dying.hurried == 3
