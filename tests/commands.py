@@ -1,15 +1,27 @@
-"""The commands of the pages: fenced `sh` blocks, and indented lines that begin as a command of the pages does."""
+"""The commands of the pages, and the shell that they are run in.
+
+A command stands in a fenced `sh` block, and what is run is what stands there: comments, line breaks and all.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-PROGRAMS = r"(?:\$ )?(?:(?:make|curl|docker|kubectl|git|cp|du|sgf-[a-z]+|pip|python3?|openssl|sed|helm|export) |[a-z]+=)"
-INDENTED = re.compile(rf"^    ({PROGRAMS}.*(?:\n      \S.*)*)", re.MULTILINE)
-"""A line that goes on is indented further."""
-FENCED = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
 
 
 class Command(NamedTuple):
@@ -17,10 +29,126 @@ class Command(NamedTuple):
     text: str
 
 
+def blocks_of(root: Path, page: str) -> list[Block]:
+    return [Block(*found) for found in FENCE.findall((root / page).read_text())]
+
+
 def commands_of(root: Path, page: str) -> list[Command]:
-    text = (root / page).read_text()
-    fenced = [line for block in FENCED.findall(text) for line in block.replace("\\\n", "").splitlines()]
-    rest = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    indented = [re.split(r"  +(?=[a-z])", one.removeprefix("$ "))[0] for one in INDENTED.findall(rest)]
-    found = [line.strip() for line in (*indented, *fenced)]
-    return [Command(page, line) for line in found if line and not line.startswith("#")]
+    return [Command(page, text) for block in blocks_of(root, page) if block.language == "sh" for text in split(block.text)]
+
+
+def split(block: str) -> list[str]:
+    """Its commands: a line, or several where a quote is open or a backslash ends one."""
+    found, begun = [], ""
+    for line in block.splitlines():
+        begun += line
+        try:
+            words = shlex.split(begun, comments=True)
+        except ValueError:  # an open quote, or a backslash
+            begun += "\n"
+            continue
+        if words:
+            found.append(begun)
+        begun = ""
+    assert not begun, f"it does not end: {begun}"
+    return found
+
+
+def trailing_prose(command: str) -> str | None:
+    """What stands behind a gap, outside of quotes and comments: a shell takes it for arguments."""
+    bare = re.sub(r"\s*\\\n\s*", " ", command)
+    bare = re.sub(r"'[^']*'|\"[^\"]*\"", "''", bare)
+    gap = re.search(r"\S\s{2,}(\S.*)", re.sub(r"(^|\s)#.*", "", bare))
+    return gap and gap[1].rstrip()
+
+
+class Shell:
+    """One bash in a folder, for one page: what a command exports or starts is there for the next one.
+
+    Whoever makes one has to close it: that ends everything that was started in it.
+    """
+
+    def __init__(self, folder: Path, port: int, **environ: str) -> None:
+        """Port 8000 of the pages is `port` here; of the settings and programs of whoever runs the tests, it has none."""
+        self.folder, self.port = folder, port
+        self.files = folder / "shell"
+        self.files.mkdir(parents=True)
+        curl = ("fail-with-body", "silent", "show-error", f'connect-to = "localhost:8000:127.0.0.1:{port}"')
+        (self.files / ".curlrc").write_text("\n".join(curl))
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SGF_", "VIRTUAL_ENV"))}
+        own = Path(sys.executable).parent
+        kept["PATH"] = ":".join(one for one in kept["PATH"].split(":") if Path(one) != own)
+        self._bash = subprocess.Popen(
+            ["/bin/bash", "--noprofile", "--norc"],
+            stdin=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env=kept | {"SGF_PORT": str(port), "CURL_HOME": str(self.files)} | environ,
+            start_new_session=True,
+        )
+        self._count, self._serving = 0, 0
+        self._feed("set -m")  # what goes to the background is a process group of its own
+
+    def run(self, command: str, seconds: float = 300) -> str:
+        """Its output. Raises AssertionError with everything it said where it fails."""
+        self._count += 1
+        code, out, err = (self.files / f"{self._count}.{kind}" for kind in ("code", "out", "err"))
+        self._feed(f"{{ {command}\n}} </dev/null >{out} 2>{err}; echo $? >{code}")
+        end = time.monotonic() + seconds
+        while not (code.exists() and code.read_text().endswith("\n")):
+            assert self._bash.poll() is None, f"{command}\nended the shell: {_said(out, err)}"
+            assert time.monotonic() < end, f"{command}\ntook more than {seconds} s: {_said(out, err)}"
+            time.sleep(0.01)
+        assert code.read_text() == "0\n", f"{command}\nfailed with {code.read_text()}{_said(out, err)}"
+        return out.read_text()
+
+    def serve(self, command: str) -> None:
+        """In the background, as in a terminal of its own, until `stop_serving`."""
+        self.stop_serving()
+        log = self.files / "serving.log"
+        self._serving = int(self.run(f"{{ {command}\n}} >{log} 2>&1 & echo $!"))
+
+    def log(self) -> str:
+        return (self.files / "serving.log").read_text()
+
+    def stop_serving(self) -> None:
+        if self._serving:
+            with suppress(ProcessLookupError):
+                os.killpg(self._serving, signal.SIGTERM)
+            _wait_for_the_end(group=self._serving, seconds=30)
+            self._serving = 0
+
+    def close(self) -> None:
+        """A retraining outlives its service: every process of the session is ended, not only what the page started."""
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            for process in _living(session=self._bash.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(process, sign)
+            _wait_for_the_end(session=self._bash.pid)
+        self._bash.communicate(timeout=10)
+
+    def _feed(self, text: str) -> None:
+        assert self._bash.stdin is not None
+        self._bash.stdin.write(text + "\n")
+        self._bash.stdin.flush()
+
+
+def _said(*files: Path) -> str:
+    return "\n".join(file.read_text()[-6000:] for file in files if file.exists())
+
+
+def _living(session: int | None = None, group: int | None = None) -> list[int]:
+    """The processes of one session or group; not one that has ended and that nobody has asked about (Z)."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _parent, its_group, its_session, *_ = stat.read_text().rpartition(")")[2].split()
+            if state != "Z" and (int(its_session) == session or int(its_group) == group):
+                found.append(int(stat.parent.name))
+    return found
+
+
+def _wait_for_the_end(session: int | None = None, group: int | None = None, seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while _living(session, group) and time.monotonic() < end:
+        time.sleep(0.02)

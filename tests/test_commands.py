@@ -1,27 +1,28 @@
-"""A stranger's path: a clone, `make run`, and then every command of the README and the pages, in their order.
+"""A stranger's path: a clone, and then every command of the README and of the pages.
 
-What cannot run here stands in NOT_RUN, with the reason. Three things are changed: the demo gets a port of its own, a job is
-one that is there, and flags are added (APPENDED). A command that several pages have is run once, or where another one needs
-it (FIRST_OF_ALL), each in a shell of its own: what a page exports is given to all of them by `place`.
+Each page has a clone and a shell of its own, in which its commands run in their order, as they stand there; its Python runs
+there too. A page that asks a service and starts none begins as operations.md does. What cannot run here stands in NOT_RUN,
+with the reason. Three things are not as at a reader's: the service has a port of its own (the shell's curl knows it), a
+search has two trials (CHANGED), and what serves goes to the background, as into a second terminal.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
+import yaml
 
-from tests.commands import Command, commands_of
+from tests.commands import Command, Shell, blocks_of, commands_of, split, trailing_prose
 from tests.deploy.tools import run
 from tests.service.serving import free_port, until
 from tests.training.samples import write_folder
@@ -29,41 +30,33 @@ from tests.training.samples import write_folder
 ROOT = Path(__file__).parent.parent
 FIRST = ("README.md", "docs/index.md", "deploy/README.md")
 PAGES = (*FIRST, *sorted({f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - set(FIRST)))
-TOKEN = "t" * 20
+BEGINNING = "docs/operations.md"
 NOT_RUN = {
-    r"docker ": "no Docker engine here; `make verify-deploy` checks the compose file, builds the same images and runs them",
-    r"kubectl |kind |helm |.*\| kubectl ": "no cluster here; tests/deploy builds every overlay and checks it",
+    r"(SGF_\w+=\S+ )?docker ": "no Docker engine here; `make verify-deploy` builds the images and runs them",
+    r"(?s)kubectl |kind |helm |.*\| kubectl ": "no cluster here; tests/deploy builds every overlay and checks it",
     r"sgf-train (--recipe cora|--dataset cora|table)": "needs raw data sets; tests/training runs it on samples",
     r"sgf-train tune .*--trials 50": "50 trials take minutes; the same command runs above with fewer",
 }
-SERVES = re.compile(r"make run|sgf-serve(?! --(check|table|help))")
+SERVES = re.compile(r"(make run|sgf-serve(?! --(check|table|help)))(?!.*&$)")
 """Goes on until it is stopped."""
-APPENDED = {
-    r"curl": "--fail-with-body --silent --show-error",
-    r"sgf-train --data": "--epochs 3 --quiet",
-    r"sgf-train tune": "--trials 2 --epochs 3 --quiet",
-    r"sgf-train refresh(?!.*--model)": "--model my-graph",
-    r"(sgf-models (verify|prune)|sgf-serve)(?!.*--model)": "--model digits",
-}
-"""So that a refusal is a failure, training takes seconds, and one store with several models does for all pages."""
-RETRAIN, ACTIVATE = r"curl .*/admin/retrain -H \"\$auth\"", r"curl .*/models/activate"
-FIRST_OF_ALL = {r"curl .*/cancel": RETRAIN, r"curl .*/models/rollback": ACTIVATE}
-"""What a command is about is made by another one of its page: a job in hand, a version that took over from one before."""
-WHILE_IT_RUNS = r"curl .*/(events|cancel)"
-"""About the job that was submitted before, at once; all others wait until it has ended."""
-SHOWN = {
+CHANGED = {r" --port 8080\b": "", r"^sgf-train tune": "sgf-train tune --trials 2 --epochs 3"}
+ANSWERS = {
     r"curl .*/events": r'event: epoch(.|\n)*event: end\n.*"state":"succeeded"',
     r"curl .*/cancel": r'"state":"(running|cancelled)"',
-    r"curl .*/models/activate": r'"live":3',
-    r"curl .*/models/rollback": r'"live":\d+,"before":3',
+    r"curl .*/models/activate": r'"live":2',
+    r"curl .*/models/rollback": r'"live":1,"before":2',
+    r"curl .*/admin/jobs -H": r'"state":"(queued|running|succeeded)"',
 }
-"""What they answer."""
+"""Of commands whose answers the pages tell in words; where JSON follows a command, that is compared."""
+ROUGHLY, ANY_ID = 0.05, ("snapshot", "job")
+"""Training ends elsewhere on another processor: how far a shown probability may be off, and what is different each time."""
 
 
-class Place(NamedTuple):
-    clone: Path
-    environ: dict[str, str]
-    port: int
+class Step(NamedTuple):
+    language: str
+    text: str
+    shown: str = ""
+    """The JSON that stands below it."""
 
 
 def every_command() -> list[Command]:
@@ -74,13 +67,42 @@ def matching(text: str, table: dict[str, str]) -> str | None:
     return next((value for pattern, value in table.items() if re.match(pattern, text)), None)
 
 
-def why_not(command: Command) -> str | None:
-    return matching(command.text, NOT_RUN)
+def why_not(text: str) -> str | None:
+    return matching(text, NOT_RUN)
+
+
+def steps_of(page: str) -> list[Step]:
+    """What a reader of this page does. Its Python is one program, which runs where the last piece of it stands."""
+    blocks = blocks_of(ROOT, page)
+    python = [number for number, block in enumerate(blocks) if block.language == "python"]
+    steps: list[Step] = []
+    for number, block in enumerate(blocks):
+        if block.language == "sh":
+            steps += [Step("sh", text) for text in split(block.text)]
+        elif block.language == "json":
+            steps[-1] = steps[-1]._replace(shown=block.text)
+        elif python and number == python[-1]:
+            steps.append(Step("python", "\n".join(blocks[one].text for one in python)))
+    steps = [one for one in steps if why_not(one.text) is None]
+    told = "\n".join(one.text for one in steps)
+    if ":8000" in told and "make run" not in told:
+        beginning = next(block for block in blocks_of(ROOT, BEGINNING) if block.language == "sh")
+        return [*(Step("sh", text) for text in split(beginning.text)), *steps]
+    return steps
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store after `make run`, for all pages but the README, which makes it."""
+    folder = tmp_path_factory.mktemp("demo")
+    command = (sys.executable, "-m", "training", "--recipe", "digits", "--activate", "--quiet", "--store", folder / "models")
+    run(*command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, seconds=300)
+    return folder
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    """A clone beside the one environment, the demo running in it."""
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """In a clone, beside the one environment."""
     clone = tmp_path / "clone"
     for name in run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout.splitlines():
         if (ROOT / name).exists():
@@ -90,87 +112,61 @@ def place(tmp_path: Path) -> Iterator[Place]:
     for name in ("pyproject.toml", "constraints.txt"):
         os.utime(clone / name, (0, 0))  # older than the environment, which is the one that runs this test
     write_folder(clone / "my_graph", "csv")
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("SGF_")}
-    environ |= {
-        "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}",
-        "SGF_ADMIN_TOKEN": TOKEN,
-        "auth": f"authorization: Bearer {TOKEN}",  # as a page may have called it
-        "SGF_MAX_LAG_SECONDS": "30",
-        "OMP_NUM_THREADS": "1",  # two test workers on two cores: threads that wait for each other take minutes
-    }
-    place = Place(clone, environ, free_port())
-    with serving("make run", place, place.port):
-        yield place
+    # Two test workers on two cores: threads that wait for each other take minutes, and a worker of the service may run late.
+    with closing(Shell(clone, free_port(), OMP_NUM_THREADS="1", SGF_MAX_LAG_SECONDS="30")) as shell:
+        yield shell
 
 
-def test_every_command_of_the_pages_does_what_it_says(place: Place) -> None:
-    """In one test: a command may need what one before it has made."""
-    for text in dict.fromkeys(one.text for one in every_command() if why_not(one) is None):
-        if text == "make run":
-            assert is_ready(place.port)  # the fixture ran it
-        elif SERVES.match(text):
-            with serving(f"{text} {appended(text)}", place, free_port()):
-                pass
-        else:
-            carried_out(text, place)
+@pytest.mark.parametrize("page", [page for page in PAGES if steps_of(page)])
+def test_every_command_of_a_page_does_what_it_says(page: str, shell: Shell, demo: Path) -> None:
+    if page != "README.md":
+        shutil.copytree(demo, shell.folder / "var")
+    for step in steps_of(page):
+        carried_out(step, shell)
 
 
-@pytest.mark.parametrize("reason", sorted({why for one in every_command() if (why := why_not(one))}))
+@pytest.mark.parametrize("reason", sorted({why for one in every_command() if (why := why_not(one.text))}))
 def test_what_cannot_run_here_is_told(reason: str) -> None:
-    pages = [f"{one.page}: {one.text}" for one in every_command() if why_not(one) == reason]
+    pages = [f"{one.page}: {one.text}" for one in every_command() if why_not(one.text) == reason]
     pytest.skip(f"NOT RUN: {reason}: {'; '.join(pages)}")
 
 
-def appended(text: str) -> str:
-    return matching(text, APPENDED) or ""
-
-
-def carried_out(text: str, place: Place) -> None:
+def carried_out(step: Step, shell: Shell) -> None:
     """Raises AssertionError with everything it said."""
-    command = f"{text.replace('localhost:8000', f'127.0.0.1:{place.port}')} {appended(text)}"
-    environ = place.environ
-    if "/admin/" in text:
-        first = matching(text, FIRST_OF_ALL)
-        if first is not None:
-            carried_out(next(one.text for one in every_command() if re.match(first, one.text)), place)
-        job = latest_job(place, finished=not re.match(WHILE_IT_RUNS, text))  # pages name one that some other machine had
-        command, environ = re.sub(r"(?<=/jobs/)[0-9a-f]{16}", job, command), environ | {"job": job}
-    done = run("bash", "-c", command, cwd=place.clone, env=environ, seconds=120, check=False)
-    told = f"{text}\n{done.stdout}\n{done.stderr}"
-    assert done.returncode == 0, told
-    assert re.search(matching(text, SHOWN) or "", done.stdout), told
+    command = step.text
+    for pattern, instead in CHANGED.items():
+        command = re.sub(pattern, instead, command)
+    if step.language == "python":
+        printed(step.text, shell)
+    elif SERVES.match(command):
+        shell.serve(command)
+        until(lambda: is_ready(shell.port), seconds=120)
+    else:
+        if command.startswith("make run"):
+            shell.stop_serving()  # the page says so
+        answer = shell.run(command)
+        assert re.search(matching(command, ANSWERS) or "", answer), f"{command}\n{answer}"
+        if step.shown:
+            assert alike(json.loads(step.shown), json.loads(answer)), f"{command}\n{answer}\nshown is\n{step.shown}"
 
 
-def latest_job(place: Place, finished: bool) -> str:
-    """Its id, once no job is in hand if `finished`; empty where there was none."""
-    jobs: list[dict[str, Any]] = []
-
-    def found() -> bool:
-        headers = {"authorization": f"Bearer {TOKEN}"}
-        jobs[:] = httpx.get(f"http://127.0.0.1:{place.port}/admin/jobs", headers=headers).raise_for_status().json()["jobs"]
-        return not finished or not any(one["state"] in ("queued", "running") for one in jobs)
-
-    until(found, seconds=120)
-    return str(jobs[0]["id"]) if jobs else ""
+def printed(code: str, shell: Shell) -> None:
+    """What stands behind a line that prints is what it prints."""
+    (shell.folder / "example.py").write_text(code.replace("127.0.0.1:8000", f"127.0.0.1:{shell.port}"))
+    promised = re.findall(r"^\s*print\(.*  # (.*)$", code, re.MULTILINE)
+    assert len(promised) in (0, code.count("print("))
+    answer = shell.run("python -W error example.py")
+    assert not promised or answer.splitlines() == promised, answer
 
 
-@contextmanager
-def serving(command: str, place: Place, port: int) -> Iterator[None]:
-    """A command that serves, until the block ends."""
-    command, environ = re.sub(r"--port \d+", "", command), place.environ | {"SGF_PORT": str(port)}
-    with (place.clone / f"serving-{port}.log").open("w+") as log:
-        process = subprocess.Popen(
-            ["/bin/bash", "-c", command], cwd=place.clone, env=environ, stdout=log, stderr=log, start_new_session=True
-        )
-        try:
-            until(lambda: process.poll() is not None or is_ready(port), seconds=120)
-            log.seek(0)
-            assert process.poll() is None, log.read()
-            yield
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            process.wait(timeout=20)
+def alike(shown: Any, got: Any, name: str = "") -> bool:
+    if isinstance(shown, dict) and isinstance(got, dict):
+        return list(shown) == list(got) and all(alike(shown[key], got[key], key) for key in shown)
+    if isinstance(shown, list) and isinstance(got, list):
+        return len(shown) == len(got) and all(map(alike, shown, got))
+    if isinstance(shown, float):
+        return isinstance(got, float) and abs(shown - got) <= ROUGHLY
+    return bool(type(shown) is type(got) and (shown == got or (name in ANY_ID and len(shown) == len(got))))
 
 
 def is_ready(port: int) -> bool:
@@ -180,12 +176,36 @@ def is_ready(port: int) -> bool:
         return False
 
 
-def test_no_command_of_a_page_is_overlooked() -> None:
-    """Indented text is not always a command, but on this page it is."""
-    page = "docs/operations.md"
-    indented = re.findall(r"^    (\S+)", (ROOT / page).read_text(), re.MULTILINE)
-    found = [one.text.split()[0] for one in commands_of(ROOT, page)]
-    assert found == indented != []
+# That the above would notice.
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_command_of_a_page_is_overlooked(page: str) -> None:
+    """Every block says what it is, and no command stands in an indented one or behind a prompt."""
+    text = (ROOT / page).read_text()
+    assert {block.language for block in blocks_of(ROOT, page)} <= {"sh", "python", "json", "text"}
+    assert len(re.findall(r"^\s*```", text, re.MULTILINE)) == 2 * len(blocks_of(ROOT, page))
+    rest = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    programs = r"(\$ |(make|curl|docker|kubectl|git|cp|du|sed|sgf-[a-z]+|pip|python3?|export|\.) )"
+    assert not re.findall(rf"^(?:    |\t){programs}.*", rest, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", every_command(), ids=lambda one: f"{one.page}: {one.text[:40]}")
+def test_no_command_has_prose_behind_it(command: Command) -> None:
+    assert trailing_prose(command.text) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "prose"),
+    [
+        ("sgf-train --data my_graph/ --activate      trains, scores, publishes", "trains, scores, publishes"),
+        ('curl localhost:8000 -H "$auth"   server-sent events  # behind', "server-sent events"),
+        ("sgf-train --data my_graph/ --activate      # trains,  scores", None),
+        ("curl localhost:8000 \\\n  --json '{\"nodes\":  [0]}'", None),
+    ],
+)
+def test_prose_behind_a_command_is_found(command: str, prose: str | None) -> None:
+    assert trailing_prose(command) == prose
 
 
 def test_every_reason_not_to_run_is_needed() -> None:
@@ -193,7 +213,43 @@ def test_every_reason_not_to_run_is_needed() -> None:
         assert any(re.match(pattern, one.text) for one in every_command()), f"nothing begins with {pattern}"
 
 
-def test_a_command_that_fails_is_found(tmp_path: Path) -> None:
-    for wrong in ("sgf-trian --recipe digits", f"curl localhost:{free_port()}/metrics"):
-        with pytest.raises(AssertionError, match=wrong):
-            carried_out(wrong, Place(tmp_path, dict(os.environ), free_port()))
+def test_compose_commands_name_services_and_profiles_that_there_are() -> None:
+    """They do not run here; a word too many, such as prose, would be taken for a service."""
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    profiles = {profile for one in services.values() for profile in one.get("profiles", [])}
+    texts = [re.sub(r"\s# .*", "", one.text) for one in every_command()]
+    texts += [text for page in PAGES for text in re.findall(r"`(docker compose [^`\n]+)`", (ROOT / page).read_text())]
+    for text in (one for one in texts if "docker compose " in one):
+        _, _, said = text.partition("docker compose ")
+        assert set(re.findall(r"--profile (\S+)", said)) <= profiles, text
+        words = [word for word in re.sub(r"--profile \S+", "", said).split() if not word.startswith("-")]
+        named = {"up": words[1:], "exec": words[1:2], "cp": [one.partition(":")[0] for one in words if ":" in one]}
+        assert set(named.get(words[0], [])) <= set(services), text
+
+
+def test_commands_are_not_on_the_path_unless_the_page_says_how(shell: Shell) -> None:
+    with pytest.raises(AssertionError, match="not found"):
+        shell.run("sgf-models list")
+    shell.run(". .venv/bin/activate  # as the page says")
+    shell.run("sgf-models list")
+
+
+def test_a_command_that_fails_is_found(shell: Shell) -> None:
+    shell.run(". .venv/bin/activate")
+    for text in ("sgf-trian --recipe digits", "curl localhost:8000/metrics", "sgf-models list   what there is"):
+        with pytest.raises(AssertionError, match=f"{text}\nfailed with"):
+            shell.run(text)
+    with pytest.raises(AssertionError, match="took more than 1 s"):
+        shell.run('echo "not closed', seconds=1)
+
+
+def test_an_answer_that_is_not_the_shown_one_is_found() -> None:
+    shown = {"snapshot": "ab", "predictions": [{"label": 1, "probability": 0.99}]}
+    assert alike(shown, {"snapshot": "cd", "predictions": [{"label": 1, "probability": 0.95}]})
+    for wrong in (
+        {"label": 2, "probability": 0.99},
+        {"label": 1, "probability": 0.9},
+        {"label": 1},
+        {"label": True, "probability": 1},
+    ):
+        assert not alike(shown, {"snapshot": "cd", "predictions": [wrong]})
