@@ -2,9 +2,13 @@
 #     docker build -t sgformer-serving .
 #     docker build -t sgformer-worker --target worker .
 #     docker build -t sgformer-serving:gpu --build-arg VARIANT=gpu .
-# Python is Debian's own 3.11. Everything above it is pinned in constraints.txt; Debian's packages are whatever the release has
-# today, because its mirrors keep no older version and its security updates are wanted.
+# `--build-arg REVISION=$(git rev-parse HEAD)` puts the commit into the labels.
+# Python is Debian's own 3.11. Everything above it is pinned in constraints.txt. The base's packages are those of its tag: their
+# security updates come with a later DEBIAN. Python is what the mirrors have on the day it is built, as they keep no older one;
+# a later day's comes with `docker build --no-cache`.
 ARG DEBIAN=12.12-slim
+# Of pyproject.toml, for the labels.
+ARG VERSION=0.1.0
 
 FROM debian:${DEBIAN} AS python
 # hadolint ignore=DL3008
@@ -31,7 +35,9 @@ FROM python AS build
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install -y --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/sgformer
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+# What builds packages is pinned too: this reaches into pip's isolated builds, which `-c` does not.
+RUN echo setuptools==80.9.0 >/opt/pip/build-constraints.txt
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=/opt/pip/build-constraints.txt
 WORKDIR /src
 # Before any code is there, the project is an empty package with all of its dependencies: a layer that new code does not change.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
@@ -44,7 +50,8 @@ COPY --from=code / ./
 RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install --no-deps --force-reinstall .
 
 FROM build AS build-worker
-# An index with a CPU build of torch: see deploy/README.md. Empty: whatever the registry has.
+# PyTorch's index of CPU builds: on PyPI, torch is a CUDA build of some gigabytes, and nothing here trains on a GPU. Empty: whatever
+# the registry has.
 ARG TORCH_INDEX_URL=
 RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install -c constraints.txt \
     ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} ".[cpu,train]"
@@ -52,14 +59,14 @@ COPY --from=code / ./
 RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install --no-deps --force-reinstall .
 
 FROM python AS worker
-ARG VERSION=unknown
+COPY --from=build-worker /opt/sgformer /opt/sgformer
+ARG VERSION
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="sgformer-worker" \
       org.opencontainers.image.description="Takes retraining jobs of sgformer-serving from Redis, and trains." \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-COPY --from=build-worker /opt/sgformer /opt/sgformer
 # torch and its friends keep caches at home, and home is not writable.
 ENV HOME=/tmp
 USER 10001:10001
@@ -69,14 +76,14 @@ STOPSIGNAL SIGTERM
 ENTRYPOINT ["sgf-worker"]
 
 FROM python AS serving
-ARG VERSION=unknown
+COPY --from=build-serving /opt/sgformer /opt/sgformer
+ARG VERSION
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="sgformer-serving" \
       org.opencontainers.image.description="Exact answers of a graph transformer, for nodes the graph has never seen." \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-COPY --from=build-serving /opt/sgformer /opt/sgformer
 ENV SGF_HOST=0.0.0.0 \
     SGF_PORT=8000
 USER 10001:10001

@@ -60,7 +60,7 @@ the same two cores. A latency counts from the moment that a request is sent.""",
     "startup": """From starting `sgf-serve` to its first answer, and in brackets the steps, each measured by itself in a
 process of its own; `verify` reads every byte. Private memory is anonymous memory (RssAnon).""",
     "retraining": """One worker and its own job (20,000 nodes, 200,000 edges, one thread, idle priority); the load comes from
-another process of the same session, so that two cores have three things to do. Quiet and training turns of 5 s alternate;
+another process of the same session, so that two cores have three things to do. Quiet and training turns of 4 s alternate;
 medians of their quantiles.""",
 }
 

@@ -17,7 +17,7 @@ from benchmarks.http import known, publish, service
 from benchmarks.load import Load, open_loop
 from benchmarks.result import Result
 
-SECONDS, ROUNDS, CONNECTIONS, RATE = 5.0, 5, 16, 300.0
+SECONDS, ROUNDS, CONNECTIONS, RATE = 4.0, 9, 16, 300.0
 NODES, BAR = 10_000, 3.0
 TOKEN = secrets.token_hex(16)
 ADMIN = {"authorization": f"Bearer {TOKEN}"}
@@ -93,5 +93,7 @@ def _p99(loads: list[Load]) -> float:
 
 def _shown(loads: list[Load]) -> str:
     p50, p99, worst = (float(np.median([load.quantile(share) for load in loads])) for share in (0.5, 0.99, 1.0))
+    low, high = (float(np.quantile([load.quantile(0.99) for load in loads], share)) for share in (0.25, 0.75))
     count = sum(len(load.latencies) for load in loads)
-    return f"p50 {duration(p50)}, p99 {duration(p99)}, max {duration(worst)}; {count:,} answers"
+    spread = f"{duration(low)} to {duration(high)}"
+    return f"p50 {duration(p50)}, p99 {duration(p99)} ({spread}), max {duration(worst)}; {count:,} answers"

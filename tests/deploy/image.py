@@ -1,8 +1,8 @@
 """The image, really built and really run, without a Docker engine.
 
 buildah builds it in a chroot. Its base is made by debootstrap, from the same Debian release, and stored under the name that
-the Dockerfile's FROM has. What this machine needs to reach a package registry (registry.py) is mounted while it builds, and
-is not in the image.
+the Dockerfile's FROM has: in a storage of its own (storage.py), because it is not Debian's. What this machine needs to reach
+a package registry (registry.py) is mounted while it builds, and is not in the image. Volumes and /tmp are those of compose.
 """
 
 from __future__ import annotations
@@ -22,10 +22,16 @@ from typing import IO, Any
 import httpx
 
 from tests.deploy import registry
+from tests.deploy.compose_file import settled
+from tests.deploy.confinement import check_confined
+from tests.deploy.storage import buildah
 from tests.deploy.tools import ROOT, run
 from tests.service.serving import free_port, until
 
 SERVING, WORKER = "sgformer-serving:verify", "sgformer-worker:verify"
+COMPOSED = {SERVING: "service", WORKER: "worker"}
+"""The service of compose whose volumes each is run with."""
+REVISION = "0123456789abcdef0123456789abcdef01234567"
 RELEASE = "bookworm"
 MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
 LEFT_OUT_OF_SLIM = (
@@ -40,8 +46,7 @@ LEFT_OUT_OF_SLIM = (
 INSIDE = r"""
 set -eu
 mount --bind {root} {root}
-mount --bind {store} {root}/var/lib/sgformer/store
-mount -t tmpfs -o mode=1777,size=64m tmpfs {root}/tmp
+{mounts}
 mount -t proc proc {root}/proc
 mount --rbind /dev {root}/dev
 mount -o remount,ro,bind {root}
@@ -59,36 +64,29 @@ def base_name() -> str:
 
 def make_base() -> None:
     """A stand-in for the base image, unless there is one."""
-    if run("buildah", "images", "--quiet", base_name(), check=False).returncode == 0:
+    if buildah("images", "--quiet", base_name(), check=False).returncode == 0:
         return
     with tempfile.TemporaryDirectory(prefix="base-") as folder:
         run("debootstrap", "--variant=minbase", RELEASE, folder, MIRROR, seconds=600)
         for path in LEFT_OUT_OF_SLIM:
             run("find", f"{folder}/{path}", "-mindepth", "1", "-delete")
-        container = run("buildah", "from", "scratch").stdout.strip()
-        run("buildah", "add", "--quiet", container, folder, "/", seconds=300)
-        run("buildah", "config", "--cmd", "bash", container)
-        run("buildah", "commit", "--quiet", "--rm", container, base_name(), seconds=300)
+        container = buildah("from", "scratch").stdout.strip()
+        buildah("add", "--quiet", container, folder, "/", seconds=300)
+        buildah("config", "--cmd", "bash", container)
+        buildah("commit", "--quiet", "--rm", container, base_name(), seconds=300)
 
 
 def build(tag: str, *options: str, context: Path = ROOT) -> None:
-    """As `docker build -t TAG OPTIONS .` would. Raises AssertionError with its output."""
+    """As `docker build -t TAG OPTIONS .` would, but for torch, which is what this machine's pip finds.
+
+    Raises AssertionError with its output.
+    """
     make_base()
+    how = ("--isolation", "chroot", "--network", "host", "--format", "docker", "--pull-never", "--layers")
+    given = ("--build-arg=TORCH_INDEX_URL=", f"--build-arg=REVISION={REVISION}")
     with tempfile.TemporaryDirectory(prefix="registry-") as folder:
-        command = [
-            "buildah",
-            "bud",
-            "--isolation",
-            "chroot",
-            "--network",
-            "host",
-            "--format",
-            "docker",
-            "--pull-never",
-            "--layers",
-        ]
         volumes = [f"--volume={here}:{inside}:ro" for here, inside in registry.mounts(Path(folder)).items()]
-        run(*command, *volumes, "--tag", tag, *options, context, seconds=1200)
+        buildah("bud", *how, *volumes, *given, "--tag", tag, *options, str(context), seconds=1200)
 
 
 def size_bytes(tag: str) -> int:
@@ -98,31 +96,39 @@ def size_bytes(tag: str) -> int:
 
 def configuration(tag: str) -> dict[str, Any]:
     """Entrypoint, user, environment, labels, health check."""
-    found: dict[str, Any] = json.loads(run("buildah", "inspect", "--type", "image", tag).stdout)["Docker"]["config"]
+    found: dict[str, Any] = json.loads(buildah("inspect", "--type", "image", tag).stdout)["Docker"]["config"]
     return found
 
 
 @contextmanager
 def mounted(tag: str) -> Iterator[Path]:
     """The root of a fresh container of the image."""
-    container = run("buildah", "from", "--pull-never", tag).stdout.strip()
+    container = buildah("from", "--pull-never", tag).stdout.strip()
     try:
-        yield Path(run("buildah", "mount", container).stdout.strip())
+        yield Path(buildah("mount", container).stdout.strip())
     finally:
-        run("buildah", "rm", container)
+        buildah("rm", container)
 
 
-def inside(root: Path, tag: str, store: Path, command: list[str], log: IO[str], **environ: str) -> subprocess.Popen[bytes]:
-    """A command in the image: its user, process 1, no capabilities, the root file system read-only but for /tmp.
+def inside(root: Path, tag: str, volumes: Path, command: list[str], log: IO[str], **environ: str) -> subprocess.Popen[bytes]:
+    """A command in the image: its user, process 1, no capabilities, a root file system that is read-only.
 
     What it says goes into a file, not a pipe: a pipe that nobody reads fills up, and everything stands still.
+
+    Args:
+        volumes: a folder that has, or gets, one for each of compose's named volumes.
     """
-    config = configuration(tag)
+    config, composed = configuration(tag), settled()["services"][COMPOSED[tag]]
+    for volume in composed["volumes"]:
+        place = volumes / volume.split(":")[0]
+        if not place.exists():
+            place.mkdir()
+            owned(place, tag)
     pairs = [*config["Env"], *(f"{name}={value}" for name, value in environ.items())]
     uid, _, gid = config["User"].partition(":")
     script = INSIDE.format(
         root=root,
-        store=store,
+        mounts="\n".join(mounts(composed, root, volumes)),
         uid=uid,
         gid=gid,
         folder=config["WorkingDir"],
@@ -133,6 +139,18 @@ def inside(root: Path, tag: str, store: Path, command: list[str], log: IO[str], 
     return subprocess.Popen(isolated, stdout=log, stderr=subprocess.STDOUT)
 
 
+def mounts(service: dict[str, Any], root: Path, volumes: Path) -> Iterator[str]:
+    """The commands that mount, below a container's root, what a service of compose has."""
+    for volume in service.get("volumes", ()):
+        name, place, *how = volume.split(":")
+        yield f"mount --bind {volumes}/{name} {root}{place}"
+        if how == ["ro"]:
+            yield f"mount -o remount,ro,bind {root}{place}"
+    for one in service.get("tmpfs", ()):
+        place, _, options = one.partition(":")
+        yield f"mount -t tmpfs -o {options or 'rw'} tmpfs {root}{place}"
+
+
 def owned(volume: Path, tag: str) -> Path:
     """As a container's engine would hand it to the image's user."""
     run("chown", "-R", configuration(tag)["User"], volume)
@@ -140,11 +158,11 @@ def owned(volume: Path, tag: str) -> Path:
 
 
 def done_inside(
-    root: Path, tag: str, store: Path, command: list[str], seconds: float = 60, **environ: str
+    root: Path, tag: str, volumes: Path, command: list[str], seconds: float = 60, **environ: str
 ) -> tuple[int, str]:
     """The exit code and the output of a command that ends."""
     with tempfile.TemporaryFile("w+") as log:
-        code = inside(root, tag, store, command, log, **environ).wait(timeout=seconds)
+        code = inside(root, tag, volumes, command, log, **environ).wait(timeout=seconds)
         log.seek(0)
         return code, log.read()
 
@@ -152,9 +170,9 @@ def done_inside(
 class Container:
     """The image's entrypoint, running."""
 
-    def __init__(self, root: Path, tag: str, store: Path, **environ: str) -> None:
+    def __init__(self, root: Path, tag: str, volumes: Path, **environ: str) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # until `close`
-        self.process = inside(root, tag, store, configuration(tag)["Entrypoint"], self._log, **environ)
+        self.process = inside(root, tag, volumes, configuration(tag)["Entrypoint"], self._log, **environ)
 
     @property
     def pid(self) -> int:
@@ -163,14 +181,7 @@ class Container:
         return int(Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0])
 
     def check_confined(self) -> None:
-        """Raises AssertionError: it is root, may become it, has capabilities, or can write to its root file system."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        assert "Uid:\t10001\t10001\t10001\t10001" in status
-        assert "CapEff:\t0000000000000000" in status
-        assert "NoNewPrivs:\t1" in status
-        mounts = Path(f"/proc/{self.pid}/mountinfo").read_text().splitlines()
-        options = {line.split()[4]: line.split()[5].split(",") for line in mounts}
-        assert "ro" in options["/"]
+        check_confined(self.pid)
 
     def terminate(self, seconds: float = 20) -> int:
         os.kill(self.pid, signal.SIGTERM)
@@ -190,9 +201,9 @@ class Container:
 class Service(Container):
     """The serving image, and a client of it."""
 
-    def __init__(self, root: Path, tag: str, store: Path, **environ: str) -> None:
+    def __init__(self, root: Path, tag: str, volumes: Path, **environ: str) -> None:
         port = free_port()
-        super().__init__(root, tag, store, SGF_PORT=str(port), **environ)
+        super().__init__(root, tag, volumes, SGF_PORT=str(port), **environ)
         self.port, self.client = port, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10)
 
     def wait(self, seconds: float = 60) -> None:

@@ -18,7 +18,7 @@ DASHBOARD = ROOT / "deploy" / "grafana" / "dashboards" / "sgformer.json"
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 VARIABLES = {"$__rate_interval": "1m", "$instance": ".*", "$namespace": "", "$job": "sgformer"}
 """Of Grafana, and what may stand in their place. Without a namespace, as in compose, Grafana has an empty one."""
-ADDED_BY_PROMETHEUS = {"instance", "job", "le", "namespace", "up"}
+ADDED_BY_PROMETHEUS = {"ALERTS", "instance", "job", "le", "namespace", "up"}
 DEPLOYMENT = {"namespace", "job"}
 """The labels that tell deployments in one Prometheus apart."""
 COMPLETE = {"sgf_model_swaps_total", "sgf_shed_total", "sgf_retrain_jobs_total"}

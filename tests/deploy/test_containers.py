@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from compose_spec import PyCompose
 
+from service.settings import Settings, variable
+from tests.deploy.compose_file import COMPOSE, ENV_EXAMPLE, VARIABLE, compose, environment, example, with_defaults
 from tests.deploy.tools import ROOT, need, run
 
-DOCKERFILE, COMPOSE = ROOT / "Dockerfile", ROOT / "docker-compose.yml"
-
-
-def compose(text: str | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(text or COMPOSE.read_text())
-    return found
-
-
-def environment(service: str, **changed: str) -> dict[str, str]:
-    """What it is given where .env says nothing, but for these."""
-    given = compose()["services"][service]["environment"]
-    return {name: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value) for name, value in given.items()} | changed
+DOCKERFILE = ROOT / "Dockerfile"
 
 
 def test_the_dockerfile_is_clean() -> None:
@@ -34,7 +27,7 @@ def test_the_dockerfile_is_clean() -> None:
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("ARG DEBIAN=12.12-slim\n\nFROM debian:${DEBIAN}", "FROM debian"),
+        ("FROM debian:${DEBIAN}", "FROM debian"),
         ('ENTRYPOINT ["sgf-serve"]', "ENTRYPOINT sgf-serve"),
         ("COPY service /service", "ADD service /service"),
         ("apt-get install -y --no-install-recommends python3 ", "apt-get install python3 "),
@@ -56,8 +49,7 @@ def test_only_what_the_images_need_is_sent_to_the_build() -> None:
 
 def check_specification(text: str) -> None:
     """Raises ValueError: what the Compose specification does not allow, or a volume or network that is not there."""
-    with_defaults = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
-    PyCompose.from_json(json.dumps(compose(with_defaults))).validate()
+    PyCompose.from_json(json.dumps(compose(with_defaults(text)))).validate()
 
 
 def test_the_compose_file_follows_the_specification() -> None:
@@ -88,6 +80,20 @@ def test_compose_itself_finds_what_is_broken(tmp_path: Path) -> None:
         (tmp_path / "docker-compose.yml").write_text(COMPOSE.read_text().replace(right, wrong))
         with pytest.raises(AssertionError, match="docker-compose failed"):
             run(need("docker-compose"), "config", "--quiet", cwd=tmp_path)
+
+
+def test_compose_itself_gives_the_service_what_env_says(tmp_path: Path) -> None:
+    """The example, copied and changed: a setting that the example does not have, one for Compose alone, and a way out."""
+    said = ENV_EXAMPLE.read_text().replace(f"TORCH_INDEX_URL={example()['TORCH_INDEX_URL']}", "TORCH_INDEX_URL=")
+    (tmp_path / ".env").write_text(said.replace("SGF_PORT=8000", "SGF_PORT=9000") + "SGF_MAX_RECOMPUTE=50000\n")
+    (tmp_path / "docker-compose.yml").write_text(COMPOSE.read_text())
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SGF_")}
+    services = compose(run(need("docker-compose"), "config", cwd=tmp_path, env=environ).stdout)["services"]
+    settings = Settings.from_env(services["service"]["environment"])
+    assert (settings.max_recompute, settings.port) == (50_000, 8000)
+    assert "9000:8000" in str(services["service"]["ports"])
+    assert services["demo"]["build"]["args"] == {"TORCH_INDEX_URL": ""}
+    assert "grafana" in services
 
 
 def open_doors(file: dict[str, Any]) -> list[str]:
@@ -211,20 +217,41 @@ def test_the_worker_has_the_settings_of_training_that_the_service_has() -> None:
     assert services["worker"]["environment"].items() <= services["service"]["environment"].items()
 
 
-def test_the_example_of_secrets_has_none_and_every_variable_is_in_it_or_has_a_default() -> None:
-    example = dict(
-        line.split("=", 1)
-        for line in (ROOT / "deploy" / ".env.example").read_text().splitlines()
-        if "=" in line and line[0] != "#"
-    )
-    assert not any(example[name] for name in ("SGF_ADMIN_TOKEN", "SGF_API_KEYS", "GRAFANA_ADMIN_PASSWORD"))
-    used = set(re.findall(r"\$\{([A-Z_]+)", COMPOSE.read_text()))
-    assert set(example) - {"COMPOSE_PROFILES"} <= used
+def test_the_example_of_secrets_has_none_and_every_variable_of_compose_alone() -> None:
+    """The settings of the service are in docs/configuration.md: the example has those that most people change."""
+    given = example()
+    assert not any(given[name] for name in ("SGF_ADMIN_TOKEN", "SGF_API_KEYS", "GRAFANA_ADMIN_PASSWORD"))
+    used = dict(VARIABLE.findall(COMPOSE.read_text()))
+    assert set(used) - set(given) <= {variable(one.name) for one in fields(Settings)}
+    assert set(given) - set(used) == {"COMPOSE_PROFILES"}
+    assert {name: given[name] for name in given if name in used} == {name: used[name] for name in given if name in used}
     assert ".env" in (ROOT / ".gitignore").read_text().splitlines()
 
 
-def test_the_service_knows_every_setting_that_it_is_given() -> None:
-    from service.settings import Settings
+OF_THE_FILE = {"SGF_STORE", "SGF_DATA_ROOT", "SGF_HOST", "SGF_PORT", "SGF_DEVICE"}
+"""Settings that are the images' or the file's business. SGF_PORT in .env is the port of this machine."""
 
-    for name in ("service", "service-gpu"):
-        assert Settings.from_env(environment(name)).redis_url == "redis://redis:6379/0"
+
+@pytest.mark.parametrize("name", ["service", "service-gpu"])
+def test_every_setting_in_env_reaches_the_service_and_it_knows_them_all(name: str) -> None:
+    every = {variable(one.name) for one in fields(Settings)}
+    assert every - set(environment(name)) == OF_THE_FILE - set(environment(name))
+    assert Settings.from_env(environment(name)).redis_url == "redis://redis:6379/0"
+    given = compose()["services"][name]["environment"]
+    for setting in set(given) - {"SGF_REDIS_URL", "SGF_DEVICE"}:
+        assert VARIABLE.fullmatch(given[setting])[1] == setting, f"{setting} is not what .env says"  # type: ignore[index]
+
+
+def test_torch_is_for_cpus_in_the_workers_image_however_it_is_built() -> None:
+    """By Compose, by `docker build`, with .env.example copied; an empty variable stays empty: PyPI's."""
+    (address,) = re.findall(r"^ARG TORCH_INDEX_URL=(\S+)$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert address.endswith("/whl/cpu")
+    assert compose()["services"]["demo"]["build"]["args"]["TORCH_INDEX_URL"] == f"${{TORCH_INDEX_URL-{address}}}"
+    assert example()["TORCH_INDEX_URL"] == address
+    serving = DOCKERFILE.read_text().split("FROM build AS build-serving")[1].split("FROM build AS")[0]
+    assert "TORCH_INDEX_URL" not in serving  # VARIANT=gpu wants torch for CUDA
+
+
+def test_the_version_of_the_labels_is_that_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert re.findall(r"^ARG VERSION(.*)$", DOCKERFILE.read_text(), re.MULTILINE) == [f"={project['version']}", "", ""]

@@ -9,21 +9,23 @@ from typing import Any
 
 import pytest
 
+from tests.commands import commands_of
+from tests.deploy.compose_file import compose, environment
 from tests.deploy.image import SERVING, WORKER, Container, Service, done_inside, owned
-from tests.deploy.test_containers import compose, environment
 from tests.deploy.test_redis import OPTIONS
-from tests.deploy.tools import thorough
+from tests.deploy.tools import ROOT, thorough
 from tests.service.redis_server import RedisServer
 from tests.service.serving import until
+from tests.training.samples import write_folder
 
 pytestmark = thorough
 TOKEN = "t" * 20
 
 
 @pytest.fixture(scope="module")
-def volume(worker_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store after the first start: it was empty, and `demo` has trained into it."""
-    found = owned(tmp_path_factory.mktemp("volume"), WORKER)
+def volumes(worker_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """After the first start: the store was empty, and `demo` has trained into it."""
+    found = tmp_path_factory.mktemp("volumes")
     train = [one.replace("$$", "$") for one in compose()["services"]["demo"]["entrypoint"]]
     code, output = done_inside(worker_root, WORKER, found, train, seconds=300)
     assert code == 0, output
@@ -38,12 +40,12 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 def test_a_retraining_goes_through_redis_to_the_worker_and_live(
-    serving_root: Path, worker_root: Path, volume: Path, redis: RedisServer
+    serving_root: Path, worker_root: Path, volumes: Path, redis: RedisServer
 ) -> None:
     given = environment("service", SGF_REDIS_URL=redis.url, SGF_ADMIN_TOKEN=TOKEN)
     with (
-        closing(Service(serving_root, SERVING, volume, **given)) as service,
-        closing(Container(worker_root, WORKER, volume, **environment("worker", SGF_REDIS_URL=redis.url))) as worker,
+        closing(Service(serving_root, SERVING, volumes, **given)) as service,
+        closing(Container(worker_root, WORKER, volumes, **environment("worker", SGF_REDIS_URL=redis.url))) as worker,
     ):
         service.wait()
         service.client.headers["authorization"] = f"Bearer {TOKEN}"
@@ -68,3 +70,19 @@ def test_a_retraining_goes_through_redis_to_the_worker_and_live(
 def answering(service: Service) -> tuple[str, int]:
     answer = service.client.post("/predict", json={"nodes": [0]}).raise_for_status().json()
     return answer["model"], answer["version"]
+
+
+def test_the_first_model_of_production_is_trained_as_the_page_says(worker_root: Path, tmp_path: Path) -> None:
+    """By the commands that it gives to the worker's container, on a store that is empty."""
+    told = [
+        one.text for one in commands_of(ROOT, "docs/deployment.md") if "exec" in one.text and "sgformer-worker" in one.text
+    ]
+    unpack, train = (one.partition(" -- ")[2].split() for one in told)
+    (tmp_path / "data").mkdir()
+    write_folder(tmp_path / "data" / "my_graph", "csv")
+    owned(tmp_path / "data", WORKER)
+    packed = ["sh", "-c", f"cd /var/lib/sgformer/data && tar -c my_graph | {' '.join(unpack)}"]
+    for command in (packed, [*train, "--epochs", "3"]):
+        code, output = done_inside(worker_root, WORKER, tmp_path, command, seconds=120)
+        assert code == 0, output
+    assert (tmp_path / "store" / "models" / "my-graph" / "CURRENT").exists()

@@ -24,7 +24,7 @@ PROMETHEUS = ROOT / "deploy" / "prometheus"
 GRAFANA = ROOT / "deploy" / "grafana"
 KNOWN_TO_GRAFANA_ONLY = {"annotations list 0 step", "annotations list 0 titleFormat"}
 """Annotations of a Prometheus data source have these; the schema leaves them to the data source."""
-TESTS = ("alerts_test.yml", "deployments_test.yml", "stale_model_test.yml")
+TESTS = ("alerts_test.yml", "deployments_test.yml", "stale_model_test.yml", "startup_test.yml")
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +126,28 @@ def cells(x: int, y: int, w: int, h: int) -> list[tuple[int, int]]:
     return [(column, line) for column in range(x, x + w) for line in range(y, y + h)]
 
 
+def test_without_traffic_no_panel_looks_broken() -> None:
+    dashboard = queries.read_dashboard()
+    assert puzzling(dashboard) == []
+    del next(one for one in dashboard["panels"] if one["title"] == "Version")["fieldConfig"]["defaults"]["noValue"]
+    next(one for one in dashboard["panels"] if one["title"] == "p99")["fieldConfig"]["defaults"]["mappings"] = []
+    assert puzzling(dashboard) == ["Version: No data", "p99: NaN"]
+
+
+def puzzling(dashboard: dict[str, Any]) -> list[str]:
+    """Single numbers that would be Grafana's "No data", or, where something is divided by how many came, NaN."""
+    found = []
+    for panel in (one for one in dashboard["panels"] if one["type"] == "stat"):
+        given = panel["fieldConfig"]["defaults"]
+        divides = any(" / " in one["expr"] or "histogram_quantile" in one["expr"] for one in panel["targets"])
+        mapped = {one["options"].get("match") for one in given["mappings"] if one["type"] == "special"}
+        if not given.get("noValue"):
+            found.append(f"{panel['title']}: No data")
+        if divides and not mapped & {"nan", "null+nan"}:
+            found.append(f"{panel['title']}: NaN")
+    return found
+
+
 def test_grafana_finds_its_data_source_and_dashboard() -> None:
     source = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())["datasources"][0]
     provider = yaml.safe_load((GRAFANA / "provisioning/dashboards/sgformer.yml").read_text())["providers"][0]
@@ -178,6 +200,18 @@ def test_promtool_accepts_the_configuration_and_the_rules_do_what_they_say() -> 
         ),
         ("alerts.yml", "count by (namespace, job) (count", "count by (job) (count"),
         ("alerts.yml", "group by (namespace, job) (up", "group by (job) (up"),
+        ("alerts.yml", 'or (sgf_model_swaps_total{result="refused"} > 0', 'or (sgf_model_swaps_total{result="refused"} > 9'),
+        (
+            "alerts.yml",
+            'or (sgf_model_swaps_total{result="rolled_back"} > 0',
+            'or (sgf_model_swaps_total{result="taken"} > 0',
+        ),
+        ("alerts.yml", 'or (sgf_retrain_jobs_total{state="failed"} > 0', 'or (sgf_retrain_jobs_total{state="failed"} > 9'),
+        (
+            "alerts.yml",
+            'unless max_over_time(sgf_model_swaps_total{result="refused"}[15m] offset 15m)',
+            'unless sgf_model_swaps_total{result="refused"} offset 15m',
+        ),
     ],
 )
 def test_promtool_finds_what_is_broken(tmp_path: Path, file: str, right: str, wrong: str) -> None:

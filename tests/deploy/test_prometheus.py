@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,12 +24,12 @@ CONFIGURED = "service:8000"
 
 
 @contextmanager
-def prometheus(folder: Path, service_port: int) -> Iterator[httpx.Client]:
-    """Our configuration, but for the address of the service and a quicker pace; a client of its API."""
+def prometheus(folder: Path, service_port: int, patience: str = "1m") -> Iterator[httpx.Client]:
+    """Our configuration, but for the address of the service, a quicker pace and patience; a client of its API."""
     for path in (ROOT / "deploy" / "prometheus").glob("*.yml"):
         text = path.read_text().replace(CONFIGURED, f"127.0.0.1:{service_port}")
         (folder / path.name).write_text(
-            text.replace("_interval: 5s", "_interval: 1s").replace("_interval: 15s", "_interval: 1s")
+            re.sub(r"_interval: \d+s", "_interval: 1s", text).replace("for: 1m", f"for: {patience}")
         )
     port = free_port()
     options = [
@@ -88,16 +89,21 @@ def test_targets_are_up_rules_loaded_and_every_query_has_an_answer(store: Path, 
 
 
 def unanswered(client: httpx.Client) -> list[str]:
-    """Queries of the dashboard without a result. Annotations are silent unless a version has just gone live."""
+    """Queries of the dashboard without a result. Annotations are silent unless a version has gone live, and alerts."""
     panels = [target for panel in queries.read_dashboard()["panels"] for target in panel.get("targets", ())]
     found = queries.of_dashboard({"panels": [{"targets": panels}], "annotations": {"list": []}})
-    return [one for one in found if not asked(client, "query", query=one)["result"]]
+    return [one for one in found if "ALERTS" not in one and not asked(client, "query", query=one)["result"]]
 
 
 def test_a_service_that_is_not_there_is_seen(tmp_path: Path) -> None:
-    with prometheus(tmp_path, free_port()) as client:
+    """By its alert too, and the dashboard shows that one."""
+    (alerts,) = (one for one in queries.of_dashboard(queries.read_dashboard()) if "ALERTS" in one)
+    with prometheus(tmp_path, free_port(), patience="1s") as client:
         until(lambda: health(client) == ["down"])
         assert unanswered(client)
+        until(lambda: asked(client, "query", query=alerts)["result"])
+        (fires,) = asked(client, "query", query=alerts)["result"]
+        assert fires["metric"]["alertname"] == "ServiceDown"
 
 
 def test_a_broken_configuration_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

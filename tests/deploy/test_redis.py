@@ -8,7 +8,7 @@ import pytest
 
 from service.jobs.redis_ledger import KEPT_SECONDS
 from tests.deploy import manifests
-from tests.deploy.test_containers import compose
+from tests.deploy.compose_file import compose
 from tests.service.redis_server import RedisServer
 
 OPTIONS: list[str] = compose()["services"]["redis"]["command"][1:]
