@@ -25,7 +25,11 @@ last time, others were idle."""
 
 
 class Together:
-    """A transport that sends what was written since the event loop last came round. Everything else is the other's."""
+    """A transport that holds back the head of an answer until its body comes, or until the event loop comes round.
+
+    Not the body too: while a crowd waits, a turn of the event loop is as long as reading what all of them have sent.
+    Everything else is the other transport's.
+    """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
@@ -33,9 +37,11 @@ class Together:
         self._watch: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes) -> None:
-        if not self._written:
-            self._loop.call_soon(self._send)
         self._written.append(data)
+        if len(self._written) > 1:
+            self._send()
+        else:
+            self._loop.call_soon(self._send)
 
     def close(self) -> None:
         self._send()

@@ -41,11 +41,12 @@ def test_what_is_written_in_one_go_is_sent_in_one_piece() -> None:
         sink = Sink()
         transport = Together(sink, asyncio.get_running_loop())
         transport.write(b"head")
-        transport.write(b"body")
         assert sink.sent == []
+        transport.write(b"body")
+        assert sink.sent == [b"headbody"], "at once: it waits for nobody else's turn"
         await asyncio.sleep(0)
-        assert sink.sent == [b"headbody"]
         transport.write(b"more")
+        assert sink.sent == [b"headbody"], "it may be the head of another answer"
         await asyncio.sleep(0)
         assert sink.sent == [b"headbody", b"more"]
         transport.write(b"last")
