@@ -50,8 +50,8 @@ COPY --from=code / ./
 RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install --no-deps --force-reinstall .
 
 FROM build AS build-worker
-# PyTorch's index of CPU builds: on PyPI, torch is a CUDA build of some gigabytes, and nothing here trains on a GPU. Empty: whatever
-# the registry has.
+# Give it the address of PyTorch's index of CPU builds: on PyPI, torch is a CUDA build of some gigabytes, and nothing here trains on a
+# GPU. Empty: whatever the registry has. See deploy/README.md.
 ARG TORCH_INDEX_URL=
 RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install -c constraints.txt \
     ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} ".[cpu,train]"
