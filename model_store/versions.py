@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -128,11 +128,18 @@ class ModelVersions:
                 durable.sync(self.folder)
         return version
 
-    def activate(self, version: int | str, *, instead_of: int | Literal["any"] | None = "any") -> None:
+    def activate(
+        self,
+        version: int | str,
+        *,
+        instead_of: int | Literal["any"] | None = "any",
+        last_look: Callable[[], None] = lambda: None,
+    ) -> None:
         """Verifies a version, replays its probes, and makes it the live one.
 
         Args:
             instead_of: the version that must still be live, for whoever has compared the two; None: none may be.
+            last_look: called right before it goes live, with the store locked; what it raises leaves everything as it was.
 
         Raises:
             LiveVersionChanged: `instead_of` is not live any more.
@@ -144,6 +151,7 @@ class ModelVersions:
                 self._mend()
                 if instead_of != "any":
                     self._need_live(instead_of)
+                last_look()
                 if self.live() != number:
                     self._make_live("activate", number)
 

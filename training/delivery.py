@@ -21,13 +21,14 @@ def deliver(
 
     Raises:
         StoreError: its probes fail, or the live version cannot be read.
+        NoPermit: the run was given up.
     """
     manifest = versions.manifest(version)
     events.tell("published", version=version, snapshot=manifest.snapshot, scores=dict(manifest.scores))
     if mode == "never":
         return {"live": False}
     if mode == "always":
-        versions.activate(version)
+        versions.activate(version, last_look=events.ask)
         events.tell("activated", version=version)
         return {"live": True}
     for _ in range(MOST_CHAMPIONS):
@@ -37,7 +38,7 @@ def deliver(
         if not verdict["better"]:
             return {"live": False, "verdict": verdict}
         try:
-            versions.activate(version, instead_of=None if champion is None else champion.version)
+            versions.activate(version, instead_of=None if champion is None else champion.version, last_look=events.ask)
         except LiveVersionChanged:
             continue  # it was compared with a version that is gone; the one that is live now may be better
         events.tell("activated", version=version)

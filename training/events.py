@@ -4,7 +4,7 @@ Every line is {"event": ..., "at": ..., ...}; docs/operations.md lists the event
 line is one write, so a run that is killed leaves whole lines. On a full disk lines are lost or cut short; the run goes on.
 
 A run may have a permit (`--only-while FILE`): whoever answers for it, and cannot reach it any more, takes that file away. It
-is asked for with every step that is told; one comes right before a version is published, another before it goes live.
+is asked for with every step that is told, right before a version is published, and, the store locked, before it goes live.
 """
 
 from __future__ import annotations

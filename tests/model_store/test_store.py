@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import Any
 
 import pytest
@@ -278,10 +278,22 @@ def test_publishing_removes_what_a_killed_publisher_left(versions: ModelVersions
     assert not [path for path in versions.folder.iterdir() if path.name.startswith(".publishing")]
 
 
+def test_a_last_look_can_keep_a_version_from_going_live(versions: ModelVersions) -> None:
+    live = versions.live()
+    published = publish(Store(versions.folder.parent), seed=9)
+
+    def changes_its_mind() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        versions.activate(published, last_look=changes_its_mind)
+    assert (versions.live(), versions.history().events[-1].version) == (live, live)
+
+
 def test_a_signal_right_after_the_folder_is_made_leaves_nothing(versions: ModelVersions) -> None:
     before = {path.name for path in versions.folder.iterdir()}
 
-    class InterruptedPath(type(versions.folder)):  # type: ignore[misc]
+    class InterruptedPath(PosixPath):
         def mkdir(self, *args: Any, **kwargs: Any) -> None:
             super().mkdir(*args, **kwargs)
             raise KeyboardInterrupt

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from model_store import Store
+from model_store import ModelVersions, Snapshot, Store
 from tests.training.samples import config, labelled
 from tests.training.test_retraining import events, run, write_graph
 from training import publish
@@ -87,12 +87,7 @@ def test_without_its_permit_a_run_publishes_nothing(tmp_path: Path, more: list[s
 
 @pytest.mark.parametrize("mode", ["always", "if_better"])
 def test_without_its_permit_a_version_does_not_go_live(tmp_path: Path, mode: Mode) -> None:
-    data, store = labelled(nodes=200), Store(tmp_path / "models")
-    for _ in range(2):
-        trained = train(config(data), data, TrainingConfig(epochs=1))
-        publish(trained.model, data.graph, store=store, name="demo", onnx=False)
-    versions, permit = store.model("demo"), tmp_path / "permit"
-    versions.activate(1)
+    versions, permit = two_versions(tmp_path), tmp_path / "permit"
     permit.touch()
 
     def judged(_champion: Any) -> Verdict:
@@ -104,3 +99,38 @@ def test_without_its_permit_a_version_does_not_go_live(tmp_path: Path, mode: Mod
     with pytest.raises(NoPermit):
         deliver(versions, 2, mode, judged, Events(None, permit))
     assert versions.live() == 1
+
+
+@pytest.mark.parametrize("mode", ["always", "if_better"])
+def test_a_permit_that_goes_while_the_version_is_verified_is_missed_too(
+    tmp_path: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions, permit = two_versions(tmp_path), tmp_path / "permit"
+    permit.touch()
+    replay = Snapshot.replay
+
+    def taken_away(snapshot: Snapshot) -> dict[str, float]:
+        permit.unlink(missing_ok=True)
+        return replay(snapshot)
+
+    def judged(_champion: Any) -> Verdict:
+        monkeypatch.setattr(Snapshot, "replay", taken_away)
+        return Verdict(True, "so says the test")
+
+    monkeypatch.setattr("training.delivery.ModelVersions.verify", lambda *_: {})
+    if mode == "always":
+        monkeypatch.setattr(Snapshot, "replay", taken_away)
+    with pytest.raises(NoPermit):
+        deliver(versions, 2, mode, judged, Events(None, permit))
+    assert versions.live() == 1
+
+
+def two_versions(folder: Path) -> ModelVersions:
+    """The first one is live."""
+    data, store = labelled(nodes=200), Store(folder / "models")
+    for _ in range(2):
+        trained = train(config(data), data, TrainingConfig(epochs=1))
+        publish(trained.model, data.graph, store=store, name="demo", onnx=False)
+    versions = store.model("demo")
+    versions.activate(1)
+    return versions
