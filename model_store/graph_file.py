@@ -54,6 +54,8 @@ def read_arrays(path: Path, names: set[str] | None) -> dict[str, NDArray[Any]]:
     """Those of the named arrays that the file has; all of them for None."""
     try:
         with path.open("rb") as stream:  # opened here, since numpy leaves a file open that it cannot read
+            if not stream.peek(6).startswith((b"PK", b"\x93NUMPY")):  # numpy would take it for a pickle
+                raise DataError(f"{path.name} is not an npz file (numpy.savez)")
             file = np.load(stream, allow_pickle=False)
             if isinstance(file, np.ndarray):
                 raise DataError(f"{path.name} holds a single array, expected an npz file with named ones")

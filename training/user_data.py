@@ -64,26 +64,16 @@ def read_user_graph(path: Path) -> tuple[Graph, NodeIds | None, tuple[str, ...] 
     if path.is_dir():
         tables = Folder(path)
         return tables.graph(), tables.ids, tables.feature_names
-    _need_npz(path)
     file = read_graph_file(path)
     return file.graph, file.node_ids, None
 
 
 def _read_npz(path: Path) -> tuple[GraphFile, NDArray[Any], NDArray[np.int8] | None]:
-    _need_npz(path)
     file = read_graph_file(path)
     arrays = read_arrays(path, {"y", "split", "train_mask", "val_mask", "test_mask"})
     if "y" not in arrays:
         raise DataError(f"{path.name} has no array y: labels are needed for training")
     return file, arrays["y"], _npz_split(path.name, arrays, file.graph.num_nodes)
-
-
-def _need_npz(path: Path) -> None:
-    """Says so in our own words: numpy takes what it does not know for a pickle, and tells how to load it unsafely."""
-    if path.is_file():
-        with path.open("rb") as stream:
-            if not stream.read(6).startswith((b"PK", b"\x93NUMPY")):  # of a single array, the reader says what it is
-                raise DataError(f"{path.name} is not an npz file (numpy.savez), nor a folder of tables")
 
 
 def _npz_split(name: str, arrays: dict[str, NDArray[Any]], count: int) -> NDArray[np.int8] | None:
