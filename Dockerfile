@@ -35,17 +35,16 @@ FROM python AS build
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install -y --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/sgformer
-# What builds packages is pinned too: this reaches into pip's isolated builds, which `-c` does not.
-RUN echo setuptools==80.9.0 >/opt/pip/build-constraints.txt
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=/opt/pip/build-constraints.txt
 WORKDIR /src
 # Before any code is there, the project is an empty package with all of its dependencies: a layer that new code does not change.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
+# As a variable, constraints reach into pip's isolated builds too, which `-c` does not: what builds packages is pinned as well.
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=/src/constraints.txt
 
 FROM build AS build-serving
 # cpu or gpu: which ONNX Runtime, and torch for CUDA.
 ARG VARIANT=cpu
-RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install -c constraints.txt ".[${VARIANT}]"
+RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install ".[${VARIANT}]"
 COPY --from=code / ./
 RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install --no-deps --force-reinstall .
 
@@ -53,7 +52,7 @@ FROM build AS build-worker
 # Give it the address of PyTorch's index of CPU builds: on PyPI, torch is a CUDA build of some gigabytes, and nothing here trains on a
 # GPU. Empty: whatever the registry has. See deploy/README.md.
 ARG TORCH_INDEX_URL=
-RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install -c constraints.txt \
+RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install \
     ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} ".[cpu,train]"
 COPY --from=code / ./
 RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install --no-deps --force-reinstall .

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-NEEDED = {"Uid": "10001\t10001\t10001\t10001", "CapEff": "0000000000000000", "NoNewPrivs": "1"}
+NEEDED_STATUS = {"Uid": "10001\t10001\t10001\t10001", "CapEff": "0000000000000000", "NoNewPrivs": "1"}
 
 
 def check_confined(pid: int) -> None:
@@ -16,6 +16,6 @@ def check_confined(pid: int) -> None:
 
 def check_status(status: dict[str, str], mounts: dict[str, list[str]]) -> None:
     """Of /proc/PID/status its fields, of mountinfo the options of each place."""
-    for name, value in NEEDED.items():
+    for name, value in NEEDED_STATUS.items():
         assert status[name] == value, f"{name} is {status[name]}, not {value}"
     assert "ro" in mounts["/"], f"/ is mounted {mounts['/']}"

@@ -41,7 +41,7 @@ exec make verify-deploy
 def make(root: Path) -> None:
     """The machine. Raises AssertionError with the output of what failed."""
     debootstrap = need("debootstrap")
-    run(debootstrap, "--variant=minbase", f"--include={','.join(GIVEN)}", RELEASE, root, MIRROR, seconds=900)
+    run(debootstrap, "--variant=minbase", f"--include={','.join(GIVEN)}", RELEASE, root, *MIRROR, seconds=900)
     for name in ("hosts", "resolv.conf"):
         shutil.copy(Path("/etc") / name, root / "etc" / name)
     run("git", "clone", "--quiet", ROOT, root / "srv" / "clone")

@@ -33,7 +33,8 @@ COMPOSED = {SERVING: "service", WORKER: "worker"}
 """The service of compose whose volumes each is run with."""
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 RELEASE = "bookworm"
-MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
+MIRROR = [os.environ["DEBIAN_MIRROR"]] if "DEBIAN_MIRROR" in os.environ else []
+"""Where debootstrap takes Debian from, if not from where it does by itself."""
 LEFT_OUT_OF_SLIM = (
     "usr/share/doc",
     "usr/share/man",
@@ -67,7 +68,7 @@ def make_base() -> None:
     if buildah("images", "--quiet", base_name(), check=False).returncode == 0:
         return
     with tempfile.TemporaryDirectory(prefix="base-") as folder:
-        run("debootstrap", "--variant=minbase", RELEASE, folder, MIRROR, seconds=600)
+        run("debootstrap", "--variant=minbase", RELEASE, folder, *MIRROR, seconds=600)
         for path in LEFT_OUT_OF_SLIM:
             run("find", f"{folder}/{path}", "-mindepth", "1", "-delete")
         container = buildah("from", "scratch").stdout.strip()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.compose_file import settled
-from tests.deploy.confinement import check_confined, check_status
+from tests.deploy.confinement import NEEDED_STATUS, check_confined, check_status
 from tests.deploy.drain import check_drains
 from tests.deploy.image import REVISION, mounts
 from tests.deploy.inspection import LABELS, check_clean, check_configuration, check_small
@@ -59,9 +59,6 @@ def test_this_process_is_not_confined() -> None:
         check_confined(os.getpid())
 
 
-CONFINED = {"Uid": "10001\t10001\t10001\t10001", "CapEff": "0" * 16, "NoNewPrivs": "1"}
-
-
 @pytest.mark.parametrize(
     ("status", "root", "told"),
     [
@@ -72,9 +69,9 @@ CONFINED = {"Uid": "10001\t10001\t10001\t10001", "CapEff": "0" * 16, "NoNewPrivs
     ],
 )
 def test_one_freedom_is_enough_to_be_found(status: dict[str, str], root: str, told: str) -> None:
-    check_status(CONFINED, {"/": ["ro", "relatime"]})
+    check_status(NEEDED_STATUS, {"/": ["ro", "relatime"]})
     with pytest.raises(AssertionError, match=told):
-        check_status(CONFINED | status, {"/": [root, "relatime"], "/tmp": ["ro"]})  # noqa: S108  # of a container
+        check_status(NEEDED_STATUS | status, {"/": [root, "relatime"], "/tmp": ["ro"]})  # noqa: S108  # of a container
 
 
 NEEDED = {"service", "onnxruntime", "numpy"}
@@ -131,9 +128,9 @@ def test_another_configuration_is_found(changed: dict[str, Any], labels: dict[st
 
 
 def test_containers_are_run_with_the_volumes_of_compose() -> None:
-    assert list(mounts(settled()["services"]["service"], Path("/root"), Path("/volumes"))) == [
-        "mount --bind /volumes/store /root/var/lib/sgformer/store",
-        "mount --bind /volumes/data /root/var/lib/sgformer/data",
-        "mount -o remount,ro,bind /root/var/lib/sgformer/data",
-        "mount -t tmpfs -o size=64m,mode=1777 tmpfs /root/tmp",
+    assert list(mounts(settled()["services"]["service"], Path("container"), Path("volumes"))) == [
+        "mount --bind volumes/store container/var/lib/sgformer/store",
+        "mount --bind volumes/data container/var/lib/sgformer/data",
+        "mount -o remount,ro,bind container/var/lib/sgformer/data",
+        "mount -t tmpfs -o size=64m,mode=1777 tmpfs container/tmp",
     ]

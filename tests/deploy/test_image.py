@@ -99,10 +99,13 @@ def test_the_forged_base_is_in_no_storage_but_our_own(serving_root: Path) -> Non
 
 @pytest.mark.parametrize(
     ("right", "wrong"),
-    [("COPY service /service\n", "COPY sevrice /service\n"), ("setuptools==80.9.0", "setuptools==0.0.0")],
+    [
+        ("COPY service /service\n", "COPY sevrice /service\n"),
+        ("LICENSE ./\n", "LICENSE ./\nRUN sed -i s/^setuptools==.*/setuptools==0.0.0/ constraints.txt\n"),
+    ],
 )
 def test_a_broken_dockerfile_does_not_build(serving_root: Path, tmp_path: Path, right: str, wrong: str) -> None:
-    """The second shows that the pin is that of what builds packages."""
+    """The second shows that constraints reach what builds packages."""
     text = (ROOT / "Dockerfile").read_text()
     assert right in text
     (tmp_path / "Dockerfile").write_text(text.replace(right, wrong))
