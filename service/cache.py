@@ -128,7 +128,7 @@ class RedisCache:
     async def _put(self, key: str, value: bytes) -> None:
         try:
             await self._client.set(f"sgf:{key}", _packed(value), px=self._ttl_ms)
-        except Exception as error:
+        except Exception as error:  # whatever the client raises: the answer is not kept
             self._failed(error)
 
     async def close(self) -> None:
@@ -143,7 +143,7 @@ class RedisCache:
             if self.available:
                 try:
                     await self._client.ping()
-                except Exception as error:
+                except Exception as error:  # whatever the client raises: it is down
                     self._failed(error)
                 else:
                     self._answered()

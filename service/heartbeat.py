@@ -32,7 +32,7 @@ class Heartbeat:
         for listener in self._listeners:
             try:
                 listener()
-            except Exception:
+            except Exception:  # whatever it is: the others are called, and this one again
                 if listener not in self._failing:  # told once: a hundred lines a second would help nobody
                     LOG.exception("%s failed; it is called again", listener.__qualname__)
                 self._failing.add(listener)

@@ -127,7 +127,7 @@ def test_an_engine_whose_bits_depend_on_company_is_asked_one_question_at_a_time(
 
 @pytest.mark.parametrize(("layers", "mode", "where"), [(4, "exact", "here"), (5, "exact", "thread"), (5, "frozen", "here")])
 def test_what_cannot_be_foreseen_is_not_done_on_the_event_loop(
-    loaded: LoadedModel, engine: Watched, layers: int, mode: Mode, where: str
+    loaded: LoadedModel, engine: Watched, layers: int, mode: Mode, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From five layers on an exact answer walks two hops: a neighbour with few neighbours may have a hub among them."""
     loaded.config = dataclasses.replace(loaded.config, layers=layers)
@@ -138,7 +138,7 @@ def test_what_cannot_be_foreseen_is_not_done_on_the_event_loop(
         threads.append(threading.current_thread())
         return extended(*arguments)
 
-    engine.extended = noted  # type: ignore[method-assign]
+    monkeypatch.setattr(engine, "extended", noted)
     run(Settings(), lambda batcher: batcher.ask(loaded, new(0, [1]), mode, never))
     assert [one is threading.main_thread() for one in threads] == [where == "here"]
 

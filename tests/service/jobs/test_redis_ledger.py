@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,20 +12,6 @@ from service.jobs.record import Job
 from service.jobs.redis_ledger import PREFIX, RedisLedger
 from service.settings import Settings
 from tests.service.redis_server import RedisServer
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis_ledger"))
-    yield server
-    server.kill()
-
-
-@pytest.fixture
-def redis(server: RedisServer) -> Iterator[Redis]:
-    with Redis.from_url(server.url, decode_responses=True) as client:
-        client.flushall()
-        yield client
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,20 +21,6 @@ from service.metrics import Metrics
 from service.settings import Settings
 from tests.service.jobs.retraining import data_root, weak_model
 from tests.service.redis_server import RedisServer
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis_runner"))
-    yield server
-    server.kill()
-
-
-@pytest.fixture
-def redis(server: RedisServer) -> Iterator[Redis]:
-    with Redis.from_url(server.url, decode_responses=True) as client:
-        client.flushall()
-        yield client
 
 
 @pytest.fixture
