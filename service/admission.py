@@ -1,8 +1,8 @@
 """Admit or refuse, before a request costs anything.
 
 A crowd that comes once is let in. If it stays, so that answers take long, fewer are taken at a time, so that those are
-answered soon; until nobody had to be refused for a while. How long they take is known without a clock for each: the sum of
-what was in hand, over time, divided by the number of those that left (Little's law).
+answered soon; until nobody had to be refused for a while, or there is nothing to do. How long they take is known without a
+clock for each: the sum of what was in hand, over time, divided by the number of those that left (Little's law).
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ LATE_BEATS = 5
 """In a row: one may be the machine's, several are ours."""
 CALM_SECONDS = 1.0
 """How long nobody must have been refused until a crowd is let in again."""
-CROWD = 2
+IDLE_BEATS = 25
+"""In a row with nothing to do: whoever was refused had come together with others, not too often."""
+CROWD = 4
 """So many times more in hand than a worker takes while it is late. Callers who are fewer than that are never refused."""
 RECEIVING = 4
 """Requests whose bodies are still coming, for each that may be in hand."""
@@ -28,9 +30,9 @@ RECEIVING = 4
 class Admission:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings, self._metrics = settings, metrics
-        self._inflight, self._left = 0, 0
+        self._inflight, self._announced, self._left = 0, 0, 0
         self._waited, self._changed_at, self._looked_at = 0.0, time.monotonic(), time.monotonic()
-        self._late_beats, self._calm_at = 0, 0.0
+        self._late_beats, self._idle_beats, self._calm_at = 0, 0, 0.0
         self._limit = settings.max_inflight
         self.answering = Answering(self)
         self.receiving = Receiving(self, settings)
@@ -39,9 +41,12 @@ class Admission:
 
     def beat(self) -> None:
         """A look at how long those took that have left since the last one."""
+        self._idle_beats = 0 if self._inflight or self._left else self._idle_beats + 1
         if self._left:
             self._late_beats = self._late_beats + 1 if self._is_late() else 0
             self._left, self._waited, self._looked_at = 0, 0.0, time.monotonic()
+        if self._idle_beats >= IDLE_BEATS:
+            self._late_beats, self._calm_at = 0, 0.0
         if self._late_beats >= LATE_BEATS:
             self._calm_at = time.monotonic() + CALM_SECONDS
         most = self._settings.max_inflight
@@ -50,10 +55,24 @@ class Admission:
         self.receiving.give_up_on_slow_ones()
         self.receiving_orders.give_up_on_slow_ones()
 
+    def announce(self) -> bool:
+        """Whether a request whose head has just come will find a place.
+
+        Of all that come in one turn of the event loop the heads are read first; then their tasks run, which enter. Until
+        they do they are counted here.
+        """
+        if self._inflight + self._announced >= self._limit:
+            return False
+        if not self._announced:
+            asyncio.get_running_loop().call_soon(self._forget_announced)
+        self._announced += 1
+        return True
+
     def check(self) -> None:
         """Raises Refusal (429)."""
         if self._inflight >= self._limit:
-            raise self.shed("inflight" if self._limit == self._settings.max_inflight else "lag")
+            self.turn_away()
+            raise overloaded()
 
     def enter(self) -> None:
         """Raises Refusal (429)."""
@@ -66,11 +85,16 @@ class Admission:
         self._inflight -= 1
         self._left += 1
 
-    def shed(self, reason: str) -> Refusal:
-        self._metrics.shed.labels(reason).inc()
+    def turn_away(self, reason: str | None = None) -> None:
+        """Whoever there is no place for is told so."""
+        if reason is None:
+            reason = "inflight" if self._limit == self._settings.max_inflight else "lag"
         if reason == "lag":
             self._calm_at = time.monotonic() + CALM_SECONDS
-        return Refusal("overloaded", "too many requests at once; come back in a moment")
+        self._metrics.turned_away(reason)
+
+    def _forget_announced(self) -> None:
+        self._announced = 0
 
     def _is_late(self) -> bool:
         in_hand = self._waited / max(time.monotonic() - self._looked_at, 1e-9)
@@ -112,7 +136,8 @@ class Receiving:
         if self._sheds:
             self._admission.check()
         if len(self._since) >= self._limit:
-            raise self._admission.shed("bodies")
+            self._admission.turn_away("bodies")
+            raise overloaded()
         self._since[_task()] = time.monotonic()
 
     def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
@@ -133,6 +158,10 @@ class Receiving:
             if task not in self._given_up:
                 self._given_up.add(task)
                 task.cancel()
+
+
+def overloaded() -> Refusal:
+    return Refusal("overloaded", "too many requests at once; come back in a moment")
 
 
 def _task() -> asyncio.Task[object]:

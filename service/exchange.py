@@ -7,8 +7,9 @@ import gzip
 import random
 import re
 import zlib
-from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -42,6 +43,12 @@ class Reply:
     def refused(cls, refusal: Refusal) -> Reply:
         return cls(refusal.status, orjson.dumps(refusal.body(), default=str), headers=refusal.headers, error=refusal.code)
 
+    @cached_property
+    def head(self) -> list[tuple[bytes, bytes]]:
+        """Its headers, as they are sent."""
+        sent = {"content-type": self.media_type, "content-length": str(len(self.content))} | self.headers
+        return [(name.encode(), value.encode()) for name, value in sent.items()]
+
 
 class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,8 +58,7 @@ class Exchange:
         self.receive, self._send = receive, send
         self._more = True
         """Whether more of the body is to come."""
-        given = self.headers.get(b"x-request-id", b"")
-        self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"  # no secret
+        self.request_id = request_id(self.headers)
 
     async def body(self, limit: int) -> bytes:
         """The whole body, decompressed. Raises Refusal where it is too large, or not what its headers say."""
@@ -67,16 +73,12 @@ class Exchange:
 
     async def reply(self, reply: Reply) -> int:
         """Returns the size of the body as it was sent."""
-        content, headers = reply.content, [(b"content-type", reply.media_type.encode())]
-        if len(content) >= GZIP_FROM_BYTES and _takes_gzip(self.headers.get(b"accept-encoding", b"")):
-            in_thread = len(content) >= THREAD_FROM_BYTES
-            content = await asyncio.to_thread(gzip.compress, content, 1) if in_thread else gzip.compress(content, 1)
-            headers += [(b"content-encoding", b"gzip"), (b"vary", b"accept-encoding")]
-        headers += [(b"content-length", str(len(content)).encode()), (b"x-request-id", self.request_id.encode())]
-        headers += [(name.encode(), value.encode()) for name, value in reply.headers.items()]
+        if len(reply.content) >= GZIP_FROM_BYTES and _takes_gzip(self.headers.get(b"accept-encoding", b"")):
+            reply = await _zipped(reply)
+        headers = [*reply.head, (b"x-request-id", self.request_id.encode())]
         await self._send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": content})
-        return len(content)
+        await self._send({"type": "http.response.body", "body": reply.content})
+        return len(reply.content)
 
     def wants(self, media_type: bytes) -> bool:
         accepted = self.headers.get(b"accept", b"")
@@ -126,6 +128,12 @@ class Exchange:
             left -= len(await self._next_part())
 
 
+def request_id(headers: Mapping[bytes, bytes]) -> str:
+    """The client's own, where it can be one."""
+    given = headers.get(b"x-request-id", b"")
+    return given.decode() if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"  # no secret
+
+
 def replayed(body: bytes, receive: Receive) -> Receive:
     """As if this body had not been read yet."""
     messages = [{"type": "http.request", "body": body, "more_body": False}]
@@ -134,6 +142,13 @@ def replayed(body: bytes, receive: Receive) -> Receive:
         return messages.pop() if messages else await receive()
 
     return again
+
+
+async def _zipped(reply: Reply) -> Reply:
+    in_thread = len(reply.content) >= THREAD_FROM_BYTES
+    content = await asyncio.to_thread(gzip.compress, reply.content, 1) if in_thread else gzip.compress(reply.content, 1)
+    headers = reply.headers | {"content-encoding": "gzip", "vary": "accept-encoding"}
+    return replace(reply, content=content, headers=headers)
 
 
 def _takes_gzip(accepted: bytes) -> bool:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 from starlette.routing import Match
 
-from service.admission import Admission
+from service.admission import Admission, overloaded
 from service.answering import Answering, Form
 from service.errors import Refusal, refusal_for
-from service.exchange import Exchange, Receive, Reply, Scope, Send, replayed
+from service.exchange import Exchange, Receive, Reply, Scope, Send, replayed, request_id
 from service.logs import AccessLog
 from service.metrics import Metrics
 from service.rollout import Rollout
@@ -47,6 +47,7 @@ class Gateway:
         self._rollout, self._answering, self._admission = rollout, answering, admission
         self._security, self._log = Security(settings), log
         self._pages, self._probation = pages, rollout.probation
+        self._no_place = Reply.refused(overloaded())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -59,10 +60,28 @@ class Gateway:
             if self._probation.watched is not None:
                 self._probation.answered(failed=reply.error == "internal")
             sent = await exchange.reply(reply)
-            self._finished(exchange, exchange.path, reply.status, start, sent, reply.error)
+            self._finished(exchange.request_id, exchange.method, exchange.path, reply.status, start, sent, reply.error)
             return
         status, sent, error = await self._paged(scope, receive, send, exchange)
-        self._finished(exchange, self._route(scope), status, start, sent, error)
+        self._finished(exchange.request_id, exchange.method, self._route(scope), status, start, sent, error)
+
+    def turned_away(self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> tuple[Reply, str] | None:
+        """The answer for a request that there is no place for, and its id, from its head alone.
+
+        In a crowd most are refused: a task for each would cost those in hand more than their own answers.
+        """
+        start, path = time.perf_counter(), target.decode("latin-1")
+        if path not in ANSWERED_HERE or method != "POST" or self._admission.announce():
+            return None
+        given = dict(headers)
+        try:
+            self._security.check(path, given.get(b"authorization"))
+        except Refusal:
+            return None  # and hears that, on the way of all others
+        self._admission.turn_away()
+        reply, name = self._no_place, request_id(given)
+        self._finished(name, method, path, reply.status, start, len(reply.content), reply.error)
+        return reply, name
 
     async def _answered(self, exchange: Exchange) -> Reply:
         try:
@@ -126,7 +145,9 @@ class Gateway:
             )
         return Reply.refused(refusal)
 
-    def _finished(self, exchange: Exchange, route: str, status: int, start: float, sent: int, error: str | None) -> None:
+    def _finished(
+        self, request_id: str, method: str, route: str, status: int, start: float, sent: int, error: str | None
+    ) -> None:
         seconds = time.perf_counter() - start
         self._metrics.answered(route, status, seconds)
-        self._log.write(exchange.request_id, exchange.method, route, status, seconds, sent, error)
+        self._log.write(request_id, method, route, status, seconds, sent, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,35 +42,40 @@ def set_up() -> None:
 
 
 class AccessLog:
-    """Written straight to standard error, a heartbeat's lines at once: the logging machinery, and a call of the system for
+    """Noted, and written straight to standard error with each heartbeat: the logging machinery, and a call of the system for
     every line, would cost as much as a known node's answer.
     """
 
     def __init__(self, enabled: bool) -> None:
         self._enabled = enabled
-        self._lines: list[bytes] = []
+        self._noted: list[tuple[float, str, str, str, int, float, int, str | None]] = []
 
     def flush(self) -> None:
-        if self._lines:
-            lines, self._lines = self._lines, []
-            sys.stderr.write(b"\n".join(lines).decode() + "\n")
+        if self._noted:
+            noted, self._noted = self._noted, []
+            sys.stderr.write(b"".join([_line(*one) for one in noted]).decode())
 
     def write(
         self, request_id: str, method: str, route: str, code: int, seconds: float, sent: int, error: str | None
     ) -> None:
-        if not self._enabled:
-            return
-        line = {
-            "time": datetime.now(UTC),
-            "level": "info",
-            "logger": "service.access",
-            "request_id": request_id,
-            "method": method,
-            "route": route,
-            "code": code,
-            "milliseconds": round(seconds * 1000, 3),
-            "bytes": sent,
-        }
-        if error is not None:
-            line["error"] = error
-        self._lines.append(orjson.dumps(line, option=orjson.OPT_UTC_Z))
+        if self._enabled:
+            self._noted.append((time.time(), request_id, method, route, code, seconds, sent, error))
+
+
+def _line(
+    at: float, request_id: str, method: str, route: str, code: int, seconds: float, sent: int, error: str | None
+) -> bytes:
+    line = {
+        "time": datetime.fromtimestamp(at, UTC),
+        "level": "info",
+        "logger": "service.access",
+        "request_id": request_id,
+        "method": method,
+        "route": route,
+        "code": code,
+        "milliseconds": round(seconds * 1000, 3),
+        "bytes": sent,
+    }
+    if error is not None:
+        line["error"] = error
+    return orjson.dumps(line, option=orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections import Counter as Counts
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -96,6 +97,7 @@ class Metrics:
         self.ready.set(0)
         self._answered: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
         self._spent: defaultdict[str, list[float]] = defaultdict(list)
+        self._turned_away: Counts[str] = Counts()
         self.cache_up.set(1)
         self.retrain_waiting.set(0)
         self.retrain_epoch.set(0)
@@ -115,15 +117,22 @@ class Metrics:
         """Of one request, noted as well."""
         self._spent[stage].append(seconds)
 
+    def turned_away(self, reason: str) -> None:
+        """Noted as well: in a crowd they are most."""
+        self._turned_away[reason] += 1
+
     def book(self) -> None:
         """What was noted since the last time. Noting and booking are the event loop's: nothing comes in between."""
         answered, self._answered = self._answered, defaultdict(list)  # first: what cannot be booked is not kept for ever
         spent, self._spent = self._spent, defaultdict(list)
+        turned_away, self._turned_away = self._turned_away, Counts()
         for (route, status), noted in answered.items():
             self.requests.labels(route, str(status)).inc(len(noted))
             self.seconds.labels(route).observe_all(noted)
         for stage, noted in spent.items():
             self.stages.labels(stage).observe_all(noted)
+        for reason, count in turned_away.items():
+            self.shed.labels(reason).inc(count)
 
     def serving(self, loaded: LoadedModel, before: LoadedModel | None) -> None:
         if before is not None:

@@ -1,19 +1,21 @@
-"""uvicorn's HTTP/1.1, with three things that it does not do.
+"""uvicorn's HTTP/1.1, with four things that it does not do.
 
 An answer's head and body leave in one packet: uvicorn writes them one after the other, and uvloop sends each at once, two
 calls of the system and two packets that the client wakes up for. A request whose head does not come is not waited for. And
 on the way out a connection that a client has kept is not closed under its next request: that one is answered, as the last.
+In a crowd, whoever there is no place for is told so here: no task is made for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
-import orjson
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from service.errors import Refusal
+from service.exchange import Reply, request_id
 
 UNREAD_SECONDS = 30.0
 """A client that reads nothing of its answer for so long is hung up on: answers that nobody reads would fill the memory."""
@@ -43,6 +45,11 @@ class Together:
         else:
             self._loop.call_soon(self._send)
 
+    def write_all(self, data: bytes) -> None:
+        """A whole answer, head and body."""
+        self._written.append(data)
+        self._send()
+
     def close(self) -> None:
         self._send()
         self._transport.close()
@@ -69,9 +76,17 @@ class Together:
             self._watch_unread()
 
 
+ANSWERED: Any = SimpleNamespace(response_complete=True, message_event=asyncio.Event())
+"""In place of uvicorn's cycle, of a request that was answered without one. What still comes of its body is dropped."""
+
+
 class Protocol(HttpToolsProtocol):
     _in_head, _leaving = True, False
     _head_timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._turned_away = getattr(self.app, "turned_away", None)  # uvicorn wraps the application where it traces messages
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP's is one
         super().connection_made(Together(transport, self.loop))  # type: ignore[arg-type]  # all but in name
@@ -93,6 +108,8 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._stop_head_timer()
+        if self._turns_away():
+            return
         super().on_headers_complete()
         if self._leaving:
             self.cycle.keep_alive = False
@@ -106,10 +123,30 @@ class Protocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """In the shape of all errors."""
-        body = orjson.dumps(Refusal("bad_http", msg).body())
-        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
-        self.transport.write(head + b"content-length: %d\r\n\r\n%b" % (len(body), body))
+        reply = Reply.refused(Refusal("bad_http", msg, headers={"connection": "close"}))
+        self._write(reply, request_id({}))
         self.transport.close()
+
+    def _turns_away(self) -> bool:
+        """Answers a request that there is no place for. Those that need more than an answer go the way of all others."""
+        if self._turned_away is None or not self._idle() or self._leaving:
+            return False
+        if self.expect_100_continue or self.parser.should_upgrade():
+            return False
+        if self.parser.get_http_version() != "1.1" or not self.parser.should_keep_alive():
+            return False
+        answer = self._turned_away(self.parser.get_method().decode("ascii"), self.url, self.headers)
+        if answer is None:
+            return False
+        self.cycle = ANSWERED
+        self._write(*answer)
+        self.on_response_complete()
+        return True
+
+    def _write(self, reply: Reply, name: str) -> None:
+        head = b"".join([b"%b: %b\r\n" % one for one in reply.head])
+        head = b"%bx-request-id: %b\r\n%b\r\n" % (STATUS_LINE[reply.status], name.encode(), head)
+        self.transport.write_all(head + reply.content)  # type: ignore[attr-defined]  # it is Together
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:

@@ -38,8 +38,8 @@ def in_thread(store: Path, **settings: Any) -> Iterator[httpx.Client]:
     """The application under uvicorn in a thread; a client of it."""
     patient = {"poll_seconds": 0.05, "max_lag_seconds": 30.0, "deadline_seconds": 20.0}  # tests share two cores
     app = create_app(Settings(store=store, access_log=False, **(patient | settings)))
-    config = uvicorn.Config(app, port=0, http=Protocol, log_config=None, access_log=False, timeout_graceful_shutdown=3)
-    server = uvicorn.Server(config)
+    quiet = {"log_config": None, "access_log": False, "proxy_headers": False}
+    server = uvicorn.Server(uvicorn.Config(app, port=0, http=Protocol, timeout_graceful_shutdown=3, **quiet))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     until(lambda: server.started)

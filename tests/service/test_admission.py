@@ -26,6 +26,20 @@ def test_too_many_at_once_are_told_to_come_back() -> None:
             pass
 
 
+def test_heads_that_come_in_one_turn_of_the_event_loop_are_counted_before_their_tasks_run() -> None:
+    admission = Admission(Settings(max_inflight=2), Metrics())
+
+    async def main() -> None:
+        with admission.answering:
+            assert [admission.announce() for _ in range(3)] == [True, False, False]
+            await asyncio.sleep(0)
+            assert admission.announce(), "that one did not enter: a page, or a body that is still coming"
+        await asyncio.sleep(0)
+        assert [admission.announce() for _ in range(3)] == [True, True, False]
+
+    asyncio.run(main())
+
+
 def test_bodies_that_trickle_in_take_no_place_but_are_not_without_number() -> None:
     admission = Admission(Settings(max_inflight=1), Metrics())
 
@@ -100,6 +114,13 @@ def test_while_a_crowd_waits_for_long_a_worker_takes_fewer(monkeypatch: pytest.M
     now += 1.1
     admission.beat()
     assert taken(64) == 64
+
+    assert [taken(64, 0.02) for _ in range(5)] == [64] * 5
+    for beats, then in ((24, 8), (25, 64)):  # a quarter of a second with nothing to do
+        for _ in range(beats):
+            admission.beat()
+            now += 0.001
+        assert taken(64) == then
 
 
 def test_a_full_service_refuses_at_once_and_recovers(store: Path) -> None:
