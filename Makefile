@@ -14,8 +14,8 @@ help:  ## this list
 	@touch $@
 
 run: .venv/.installed  ## train the demo model if there is none, and serve it on port 8000
-	@test -e var/models/digits/CURRENT || $(BIN)/python -m training --recipe digits --activate --store var/models
-	$(BIN)/python -m service --store var/models --model digits
+	@test -e $(or $(SGF_STORE),var/models)/digits/CURRENT || $(BIN)/python -m training --recipe digits --activate
+	$(BIN)/python -m service --model digits
 
 test: check  ## lint, type-check, run every test
 	$(BIN)/pytest -n 2 --dist loadfile

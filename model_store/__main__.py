@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from model_store import commands
 from model_store.commands import DAMAGED, Outcome
 from model_store.errors import InvalidName, ProbeError, SnapshotError, StoreError, UnknownModel, UnknownVersion
 from model_store.flags import at_least_one, default_model, default_store
+from model_store.output import put_out
 from sgformer import SgformerError
 
 EXIT_CODES: tuple[tuple[tuple[type[Exception], ...], int], ...] = (
@@ -33,10 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], Outcome] = options.command
     try:
         outcome = command(options)
-        print(json.dumps(outcome.result) if options.json else outcome.text, flush=True)
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        put_out(json.dumps(outcome.result) if options.json else outcome.text)
     except tuple(kind for kinds, _ in EXIT_CODES for kind in kinds) as error:
         print(json.dumps({"error": _reason(error)}) if options.json else f"sgf-models: {_reason(error)}", file=sys.stderr)
         return next(code for kinds, code in EXIT_CODES if isinstance(error, kinds))

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import fields
 
-from service.settings import Settings, SettingsError, table, variable
+from service.settings import THREAD_LIMITS, Settings, SettingsError, table, variable
 
 SILENCE_SECONDS = 30
 """After so long without a sign of life uvicorn kills a worker. Its own 5 s are less than a worker may need for its first one
@@ -26,30 +26,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     given = {one.name: getattr(options, one.name) for one in fields(Settings)}
     if options.table:
-        print(table(), end="")
-        return 0
+        return _shown(table().rstrip())
     try:
         settings = Settings.from_env(**given)
     except SettingsError as error:
         print(f"sgf-serve: {error}", file=sys.stderr)
         return 2
     if options.check:
-        for name, value in settings.resolved().items():
-            print(f"{name}={value}")
-        return 0
+        return _shown("\n".join(f"{name}={value}" for name, value in settings.resolved().items()))
     os.environ |= {variable(name): value for name, value in given.items() if value}  # for the workers
     return serve(settings)
 
 
+def _shown(text: str) -> int:
+    from model_store.output import put_out
+
+    put_out(text)
+    return 0
+
+
 def serve(settings: Settings) -> int:
+    for name in THREAD_LIMITS:
+        os.environ.setdefault(name, "1")  # rows are few, and workers share the cores. numpy reads it when it is imported
     import uvicorn
 
     from service import logs
+    from service.metrics_folder import metrics_folder
 
     logs.set_up()
-    with tempfile.TemporaryDirectory(prefix="sgf-metrics-") as folder:
-        # Where all workers' metrics meet. Read when prometheus_client is imported: nothing here may have done that before.
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+    # uvicorn raises it again once everybody has been answered: as it is, that would be the end, with the folder still there.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with metrics_folder() as folder:
+        # Read when prometheus_client is imported: nothing here may have done that before.
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
         uvicorn.run(
             "service.app:app_from_env",
             factory=True,

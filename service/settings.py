@@ -14,6 +14,8 @@ from typing import Any, Literal, get_args
 Device = Literal["auto", "cpu", "cuda"]
 Backend = Literal["auto", "numpy", "torch", "onnx"]
 Jobs = Literal["auto", "local", "redis"]
+THREAD_LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Read by the libraries of linear algebra."""
 
 
 class SettingsError(ValueError):

@@ -25,14 +25,13 @@ from pathlib import Path
 
 from model_store.locks import exclusive_unless_held
 from service.jobs import priority
-from service.settings import Settings
+from service.settings import THREAD_LIMITS, Settings
 
 EVENTS, LOG, LOCK, PERMIT = "events.jsonl", "log.txt", "lock", "permit"
 PR_SET_PDEATHSIG = 1
 GRACE_SECONDS = 60
 """Over the limit of a training, at which its supervisor ends it: then it ends by itself, if nobody supervises it."""
 EXIT_SECONDS = 5.0
-THREAD_LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class TrainingProcess:

@@ -71,6 +71,17 @@ def test_every_route_is_documented_with_its_errors(client: httpx.Client) -> None
     assert {"Question", "NewNode", "PredictAnswer", "Prediction", "ErrorAnswer"} <= schemas
 
 
+def test_pages_can_be_asked_for_their_head_alone(client: httpx.Client) -> None:
+    """As watchers of health do."""
+    for path in ("/health/live", "/health/ready", "/models", "/metrics", "/openapi.json"):
+        head, whole = client.head(path), client.get(path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-type"] == whole.headers["content-type"]
+    assert 'sgf_requests_total{code="200",route="/health/live"}' in client.get("/metrics").text
+    assert client.head("/models/99").status_code == 404
+    assert client.head("/predict").status_code == 405
+
+
 def test_a_version_shows_its_manifest_and_its_report(tmp_path: Path) -> None:
     contents = small_contents(report="<h1>how it went</h1>", scores={"test_accuracy": 0.9})
     Store(tmp_path).publish("demo", contents, onnx=False, activate=True)

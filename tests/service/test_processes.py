@@ -69,6 +69,42 @@ def test_metrics_add_up_over_workers(store: Path) -> None:
             assert name in page
 
 
+def test_what_a_killed_server_left_is_removed_by_the_next_one_and_a_living_one_keeps_its_own(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with in_processes(store) as killed:
+        (left,) = tmp_path.glob("sgf-metrics-*")
+        killed.process.kill()
+        killed.process.wait(timeout=60)
+    with in_processes(store) as living:
+        (kept,) = set(tmp_path.glob("sgf-metrics-*")) - {left}
+        for folder in (left, kept):
+            os.utime(folder, (0, 0))  # young ones are let be
+        with in_processes(store):
+            assert not left.exists()
+            assert kept.exists()
+        assert "sgf_ready 1.0" in living.client.get("/metrics").text
+    assert list(tmp_path.glob("sgf-metrics-*")) == []
+
+
+THREADS = """
+import os, sys, uvicorn
+from service.__main__ import main
+print("numpy" in sys.modules)
+uvicorn.run = lambda *_, **__: print(os.environ["OPENBLAS_NUM_THREADS"], os.environ["OMP_NUM_THREADS"])
+main([])
+"""
+
+
+def test_linear_algebra_takes_one_thread_unless_told_otherwise() -> None:
+    """Told before anything imports numpy, which reads it then."""
+    told = {"OMP_NUM_THREADS": "2"}
+    environ = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run([sys.executable, "-c", THREADS], env=environ | told, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n1 2\n"
+
+
 def test_logs_are_json_lines_without_payloads(store: Path) -> None:
     secret = "k" * 30
     with in_processes(store, api_keys=secret) as (client, _process, lines):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +49,15 @@ def test_a_value_that_cannot_be_meant_is_an_error(name: str, value: str, message
     with pytest.raises(SettingsError) as caught:
         Settings.from_env({name: value})
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("flag", ["--check", "--table"])
+def test_who_has_seen_enough_of_it_may_close_the_pipe(flag: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-m", "service", flag], stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_check_prints_everything_but_secrets(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
