@@ -57,8 +57,8 @@ class Gateway:
         exchange = Exchange(scope, receive, send)
         if exchange.path in ANSWERED_HERE:
             reply = await self._answered(exchange)
-            if self._probation.watched is not None:
-                self._probation.answered(failed=reply.error == "internal")
+            if self._probation.watched is not None and (reply.status == 200 or reply.error == "internal"):
+                self._probation.answered(failed=reply.status != 200)  # what was refused says nothing about a version
             sent = await exchange.reply(reply)
             self._finished(exchange.request_id, exchange.method, exchange.path, reply.status, start, sent, reply.error)
             return

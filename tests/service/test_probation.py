@@ -57,8 +57,9 @@ def test_a_version_whose_answers_fail_is_left(two: Path) -> None:
         until(lambda: client.get("/models").json()["probation"] == 1)
         versions.activate(2)
         until(lambda: client.get("/models").json()["probation"] == 2)
+        wrong = [client.post("/predict", json={"nodes": [10**6]}).status_code for _ in range(30)]
         statuses = [client.post("/predict", json={"nodes": [1]}).status_code for _ in range(5)]
-        assert statuses == [500] * 5
+        assert wrong + statuses == [404] * 30 + [500] * 5
         until(lambda: serving(client) == 1)
         assert client.post("/predict", json={"nodes": [1]}).status_code == 200
         told = client.get("/models").json()
