@@ -139,7 +139,7 @@ class ModelVersions:
 
         Args:
             instead_of: the version that must still be live, for whoever has compared the two; None: none may be.
-            last_look: called right before it goes live, with the store locked; what it raises leaves everything as it was.
+            last_look: called right before it goes live, with the store locked; what it raises keeps it from that.
 
         Raises:
             LiveVersionChanged: `instead_of` is not live any more.

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
+from typing import NoReturn
 
 from service.settings import THREAD_LIMITS, Settings, SettingsError, table, variable
 
@@ -47,16 +50,15 @@ def _shown(text: str) -> int:
 
 def serve(settings: Settings) -> int:
     for name in THREAD_LIMITS:
-        os.environ.setdefault(name, "1")  # rows are few, and workers share the cores. numpy reads it when it is imported
+        os.environ[name] = os.environ.get(name) or "1"  # rows are few, and workers share the cores; before numpy is imported
     import uvicorn
 
     from service import logs
     from service.metrics_folder import metrics_folder
 
     logs.set_up()
-    # uvicorn raises it again once everybody has been answered: as it is, that would be the end, with the folder still there.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with metrics_folder() as folder:
+        signal.signal(signal.SIGTERM, lambda *_: _end(folder))
         # Read when prometheus_client is imported: nothing here may have done that before.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
         uvicorn.run(
@@ -76,6 +78,15 @@ def serve(settings: Settings) -> int:
             timeout_graceful_shutdown=max(5, round(settings.deadline_seconds) + 1),
         )
     return 0
+
+
+def _end(folder: Path) -> NoReturn:
+    """uvicorn raises SIGTERM once more when everybody has been answered. As it is, that would leave the folder behind; an
+    exit in due form would wait for threads, one of which may be verifying a large snapshot.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _parser() -> argparse.ArgumentParser:

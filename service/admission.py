@@ -1,67 +1,52 @@
 """Admit or refuse, before a request costs anything.
 
 A crowd that comes once is let in. If it stays, so that answers take long, fewer are taken at a time, so that those are
-answered soon; until nobody had to be refused for a while, or there is nothing to do. How long they take is known without a
-clock for each: the sum of what was in hand, over time, divided by the number of those that left (Little's law).
+answered soon.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Hashable
 from types import TracebackType
 
+from service.crowd import Crowd
 from service.errors import Refusal
 from service.metrics import Metrics
 from service.settings import Settings
 
-LATE_BEATS = 5
-"""In a row: one may be the machine's, several are ours."""
-CALM_SECONDS = 1.0
-"""How long nobody must have been refused until a crowd is let in again."""
-IDLE_BEATS = 25
-"""In a row with nothing to do: whoever was refused had come together with others, not too often."""
-CROWD = 4
-"""So many times more in hand than a worker takes while it is late. Callers who are fewer than that are never refused."""
 RECEIVING = 4
 """Requests whose bodies are still coming, for each that may be in hand."""
 
 
 class Admission:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        self._settings, self._metrics = settings, metrics
-        self._inflight, self._announced, self._left = 0, 0, 0
-        self._waited, self._changed_at, self._looked_at = 0.0, time.monotonic(), time.monotonic()
-        self._late_beats, self._idle_beats, self._calm_at = 0, 0, 0.0
-        self._limit = settings.max_inflight
+        self._settings, self._metrics, self._crowd = settings, metrics, Crowd(settings)
+        self._limit, self._announced = settings.max_inflight, 0
         self.answering = Answering(self)
         self.receiving = Receiving(self, settings)
         self.receiving_orders = Receiving(self, settings, sheds=False)
         """From an administrator, who may have come because of the crowd."""
 
     def beat(self) -> None:
-        """A look at how long those took that have left since the last one."""
-        self._idle_beats = 0 if self._inflight or self._left else self._idle_beats + 1
-        if self._left:
-            self._late_beats = self._late_beats + 1 if self._is_late() else 0
-            self._left, self._waited, self._looked_at = 0, 0.0, time.monotonic()
-        if self._idle_beats >= IDLE_BEATS:
-            self._late_beats, self._calm_at = 0, 0.0
-        if self._late_beats >= LATE_BEATS:
-            self._calm_at = time.monotonic() + CALM_SECONDS
         most = self._settings.max_inflight
-        self._limit = min(self._settings.late_inflight, most) if time.monotonic() < self._calm_at else most
-        self._metrics.queue_depth.set(self._inflight)
+        self._limit = min(self._settings.late_inflight, most) if self._crowd.waits_for_long() else most
+        self._metrics.queue_depth.set(self._crowd.in_hand)
         self.receiving.give_up_on_slow_ones()
         self.receiving_orders.give_up_on_slow_ones()
 
-    def announce(self) -> bool:
+    def announce(self, caller: Hashable) -> bool:
         """Whether a request whose head has just come will find a place.
 
         Of all that come in one turn of the event loop the heads are read first; then their tasks run, which enter. Until
         they do they are counted here.
+
+        Args:
+            caller: the same for all requests of a connection.
         """
-        if self._inflight + self._announced >= self._limit:
+        self._crowd.called(caller)
+        if self._crowd.in_hand + self._announced >= self._limit:
             return False
         if not self._announced:
             asyncio.get_running_loop().call_soon(self._forget_announced)
@@ -70,41 +55,28 @@ class Admission:
 
     def check(self) -> None:
         """Raises Refusal (429)."""
-        if self._inflight >= self._limit:
+        if self._crowd.in_hand >= self._limit:
             self.turn_away()
             raise overloaded()
 
     def enter(self) -> None:
         """Raises Refusal (429)."""
         self.check()
-        self._pass_time()
-        self._inflight += 1
+        self._crowd.enter()
 
     def leave(self) -> None:
-        self._pass_time()
-        self._inflight -= 1
-        self._left += 1
+        self._crowd.leave()
 
     def turn_away(self, reason: str | None = None) -> None:
         """Whoever there is no place for is told so."""
         if reason is None:
             reason = "inflight" if self._limit == self._settings.max_inflight else "lag"
         if reason == "lag":
-            self._calm_at = time.monotonic() + CALM_SECONDS
+            self._crowd.refused()
         self._metrics.turned_away(reason)
 
     def _forget_announced(self) -> None:
         self._announced = 0
-
-    def _is_late(self) -> bool:
-        in_hand = self._waited / max(time.monotonic() - self._looked_at, 1e-9)
-        too_long = self._waited / self._left > self._settings.max_lag_seconds
-        return too_long and in_hand > CROWD * self._settings.late_inflight
-
-    def _pass_time(self) -> None:
-        now = time.monotonic()
-        self._waited += self._inflight * (now - self._changed_at)
-        self._changed_at = now
 
 
 class Answering:

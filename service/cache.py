@@ -98,7 +98,7 @@ class RedisCache:
         )
         self._ttl_ms = round(settings.cache_ttl_seconds * 1000)
         self._metrics = metrics
-        self._pause, self._closed_until = 0.0, 0.0
+        self._pause, self._closed_until, self._full_until = 0.0, 0.0, 0.0
         self._putting: set[asyncio.Task[None]] = set()
         self._pulse: asyncio.Task[None] | None = None
 
@@ -120,14 +120,18 @@ class RedisCache:
         return value
 
     def put(self, key: str, value: bytes) -> None:
-        if self.available and len(self._putting) < MOST_PUTTING:
+        if self.available and len(self._putting) < MOST_PUTTING and time.monotonic() >= self._full_until:
             task = asyncio.get_running_loop().create_task(self._put(key, value))
             self._putting.add(task)
             task.add_done_callback(self._putting.discard)
 
     async def _put(self, key: str, value: bytes) -> None:
+        from redis.exceptions import ResponseError
+
         try:
             await self._client.set(f"sgf:{key}", _packed(value), px=self._ttl_ms)
+        except ResponseError as error:
+            self._keeps_nothing(error)
         except Exception as error:  # whatever the client raises: the answer is not kept
             self._failed(error)
 
@@ -156,6 +160,13 @@ class RedisCache:
         if self._pause:
             self._pause = 0.0
             self._metrics.cache_up.set(1)
+
+    def _keeps_nothing(self, error: Exception) -> None:
+        """It is full, or a replica: what it has can still be read."""
+        self._metrics.cache_errors.inc()
+        if time.monotonic() >= self._full_until:  # else one of many that were on their way
+            self._full_until = time.monotonic() + LONGEST_PAUSE_SECONDS
+            LOG.warning("Redis keeps nothing (%s); it is only read for %.0f s", error, LONGEST_PAUSE_SECONDS)
 
     def _failed(self, error: Exception) -> None:
         self._metrics.cache_errors.inc()

@@ -37,6 +37,7 @@ STATUS: Mapping[str, int] = {
     "invalid": 422,
     "no_answer": 422,
     "overloaded": 429,
+    "head_too_large": 431,
     "gone": 499,
     "internal": 500,
     "not_ready": 503,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Hashable, MutableMapping, Sequence
 from typing import Any
 
 from starlette.routing import Match
@@ -62,24 +62,29 @@ class Gateway:
             sent = await exchange.reply(reply)
             self._finished(exchange.request_id, exchange.method, exchange.path, reply.status, start, sent, reply.error)
             return
-        if exchange.method == "HEAD" and not exchange.path.startswith("/admin"):
+        if exchange.method == "HEAD" and not exchange.path.startswith("/admin"):  # where a page may be a stream without end
             scope = {**scope, "method": "GET"}  # the server, which knows that it was HEAD, sends no body
         status, sent, error = await self._paged(scope, receive, send, exchange)
+        sent = 0 if exchange.method == "HEAD" else sent
         self._finished(exchange.request_id, exchange.method, self._route(scope), status, start, sent, error)
 
-    def turned_away(self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> tuple[Reply, str] | None:
+    def turned_away(
+        self, caller: Hashable, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]]
+    ) -> tuple[Reply, str] | None:
         """The answer for a request that there is no place for, and its id, from its head alone.
 
         In a crowd most are refused: a task for each would cost those in hand more than their own answers.
         """
         start, path = time.perf_counter(), target.decode("latin-1")
-        if path not in ANSWERED_HERE or method != "POST" or self._admission.announce():
+        if path not in ANSWERED_HERE or method != "POST":
             return None
         given = dict(headers)
         try:
             self._security.check(path, given.get(b"authorization"))
         except Refusal:
-            return None  # and hears that, on the way of all others
+            return None  # and hears that on the way of all others, and takes nobody's place
+        if self._admission.announce(caller):
+            return None
         self._admission.turn_away()
         reply, name = self._no_place, request_id(given)
         self._finished(name, method, path, reply.status, start, len(reply.content), reply.error)

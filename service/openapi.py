@@ -21,7 +21,13 @@ TAGS = {
     "operations": "For probes and for Prometheus.",
 }
 """Kinds of requests, in the order of the page."""
-_REFUSED = (400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429, 500, 503)
+_REFUSED = {
+    "answers": (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503),
+    "models": (401, 403, 404, 409, 422, 500, 503),
+    "admin": (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503),
+    "operations": (500, 503),
+}
+"""What each of them may be answered with, besides what it came for."""
 
 
 class Documents:
@@ -60,7 +66,7 @@ def document(app: FastAPI, loaded: LoadedModel | None) -> dict[str, Any]:
             own = {
                 status: answer for status, answer in operation["responses"].items() if status != "422"
             }  # FastAPI's is not ours
-            operation["responses"] = _errors() | own
+            operation["responses"] = _errors(operation["tags"][0]) | own
     return found
 
 
@@ -95,7 +101,7 @@ def _json_answer() -> dict[str, Any]:
     return {"application/json": {"schema": {"$ref": "#/components/schemas/PredictAnswer"}}}
 
 
-def _errors() -> dict[str, Any]:
+def _errors(tag: str) -> dict[str, Any]:
     content = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}}
-    codes = {status: sorted(code for code, one in STATUS.items() if one == status) for status in _REFUSED}
+    codes = {status: sorted(code for code, one in STATUS.items() if one == status) for status in _REFUSED[tag]}
     return {str(status): {"description": ", ".join(names), "content": content} for status, names in codes.items()}

@@ -26,7 +26,6 @@ from service.rollout import Rollout
 
 Version = Annotated[int, PathParameter(ge=1, lt=2**63, description="number of a version")]
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 def pages(
@@ -150,10 +149,9 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def from_starlette(request: Request, error: HTTPException) -> JSONResponse:
-        code = _HTTP_CODES.get(error.status_code, "invalid")
-        told = (
-            f"there is no {request.url.path}"
-            if code == "not_found"
-            else f"{request.url.path} does not take {request.method}"
-        )
-        return shaped(Refusal(code, told, headers=dict(error.headers or {})))
+        path, headers = request.url.path, dict(error.headers or {})
+        if error.status_code == 404:
+            return shaped(Refusal("not_found", f"there is no {path}", headers=headers))
+        if error.status_code == 405:
+            return shaped(Refusal("method_not_allowed", f"{path} does not take {request.method}", headers=headers))
+        return shaped(Refusal("not_json", "the body cannot be read as JSON"))  # FastAPI's own, of bytes that are no text

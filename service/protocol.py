@@ -9,7 +9,7 @@ In a crowd, whoever there is no place for is told so here: no task is made for i
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
+import logging
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -17,10 +17,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from service.errors import Refusal
 from service.exchange import Reply, request_id
 
+LOG = logging.getLogger("service.protocol")
 UNREAD_SECONDS = 30.0
 """A client that reads nothing of its answer for so long is hung up on: answers that nobody reads would fill the memory."""
 HEAD_SECONDS = 10.0
 """A client that does not send the head of a request within so long is hung up on: it would hold a connection for ever."""
+HEAD_BYTES = 64 * 1024
+"""A head that has not ended after so much is refused: it is kept until it ends."""
 LAST_CALL_SECONDS = 0.5
 """How long kept connections stay open after the signal to stop: a client that asks again meanwhile is told that it was the
 last time, others were idle."""
@@ -76,12 +79,20 @@ class Together:
             self._watch_unread()
 
 
-ANSWERED: Any = SimpleNamespace(response_complete=True, message_event=asyncio.Event())
-"""In place of uvicorn's cycle, of a request that was answered without one. What still comes of its body is dropped."""
+class Answered:
+    """In place of uvicorn's cycle, of a request that was answered without one. What still comes of its body is dropped."""
+
+    response_complete = True
+    message_event = asyncio.Event()  # which nobody waits for
+
+
+ANSWERED: Any = Answered()
 
 
 class Protocol(HttpToolsProtocol):
-    _in_head, _leaving = True, False
+    _in_head, _head_bytes, _leaving = True, 0, False
+    _has_begun, _has_turned_away = False, False
+    """In the packet at hand: a request."""
     _head_timer: asyncio.TimerHandle | None = None
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -97,12 +108,16 @@ class Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._has_begun = self._has_turned_away = False
         super().data_received(data)
-        if self._in_head and self._head_timer is None:  # the usual head comes in one piece, and needs no timer
-            self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+        if self._in_head:  # the usual head comes in one piece, and needs no timer
+            self._wait_for_head(0 if self._has_begun else len(data))
+        elif self._idle() and self.timeout_keep_alive_task is None and not self.transport.is_closing():
+            # What came was of a body that nobody waits for, and uvicorn stopped its timer.
+            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def on_message_begin(self) -> None:
-        self._in_head = True
+        self._in_head, self._head_bytes, self._has_begun = True, 0, True
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -110,6 +125,7 @@ class Protocol(HttpToolsProtocol):
         self._stop_head_timer()
         if self._turns_away():
             return
+        self._unset_keepalive_if_required()  # of one that came in the same packet, and was turned away
         super().on_headers_complete()
         if self._leaving:
             self.cycle.keep_alive = False
@@ -123,25 +139,45 @@ class Protocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """In the shape of all errors."""
-        reply = Reply.refused(Refusal("bad_http", msg, headers={"connection": "close"}))
-        self._write(reply, request_id({}))
+        self._hang_up(Refusal("bad_http", msg, headers={"connection": "close"}))
+
+    def _wait_for_head(self, received: int) -> None:
+        self._head_bytes += received
+        if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+            told = f"the head of the request is longer than {HEAD_BYTES:,} bytes"
+            self._hang_up(Refusal("head_too_large", told, headers={"connection": "close"}))
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def _hang_up(self, refusal: Refusal) -> None:
+        name = request_id({})
+        LOG.warning("refused, and hung up: %s", refusal, extra={"request_id": name})
+        self._write(Reply.refused(refusal), name)
         self.transport.close()
 
     def _turns_away(self) -> bool:
         """Answers a request that there is no place for. Those that need more than an answer go the way of all others."""
-        if self._turned_away is None or not self._idle() or self._leaving:
+        if self._turned_away is None or not self._is_plain():
             return False
-        if self.expect_100_continue or self.parser.should_upgrade():
+        try:
+            answer = self._turned_away(self, self.parser.get_method().decode("ascii"), self.url, self.headers)
+        except Exception:  # our own fault, which the parser would take for the client's
+            LOG.exception("a request could not be turned away")
             return False
-        if self.parser.get_http_version() != "1.1" or not self.parser.should_keep_alive():
-            return False
-        answer = self._turned_away(self.parser.get_method().decode("ascii"), self.url, self.headers)
         if answer is None:
             return False
-        self.cycle = ANSWERED
+        self.cycle, self._has_turned_away = ANSWERED, True
         self._write(*answer)
         self.on_response_complete()
         return True
+
+    def _is_plain(self) -> bool:
+        """Nothing to wait for: not for an earlier answer, nor for a client that reads, nor for many heads in one packet."""
+        if not self._idle() or self._has_turned_away or self._leaving or self.flow.write_paused:
+            return False
+        if self.expect_100_continue or self.parser.should_upgrade():
+            return False
+        return self.parser.get_http_version() == "1.1" and self.parser.should_keep_alive()
 
     def _write(self, reply: Reply, name: str) -> None:
         head = b"".join([b"%b: %b\r\n" % one for one in reply.head])

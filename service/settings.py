@@ -116,7 +116,7 @@ class Settings:
         200_000, "most links that the exact answers of one request may walk over; frozen ones are not limited", _count
     )
     max_inflight: int = _setting(64, "requests that one worker has in hand; more are told to come back (429)", _count)
-    late_inflight: int = _setting(4, "the same while a crowd waits for long: those that it takes are answered soon", _count)
+    late_inflight: int = _setting(4, "the same while a crowd waits for long: more than half of that many callers", _count)
     max_lag_seconds: float = _setting(0.005, "how long answers to a crowd may take, for longer than a moment", _seconds)
     batch_cost: int = _setting(4096, "new nodes and neighbours that are answered in one go", _count)
     inline_cost: int = _setting(512, "cost up to which a batch is answered without a thread", _from_zero)

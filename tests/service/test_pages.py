@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -65,21 +66,35 @@ def test_every_route_is_documented_with_its_errors(client: httpx.Client) -> None
     for path in document["paths"].values():
         for operation in path.values():
             assert {"200", "202"} & set(operation["responses"])
-            assert {"404", "422", "429", "500", "503"} <= set(operation["responses"])
-            assert "ErrorAnswer" in str(operation["responses"]["422"])
+            assert {"500", "503"} <= set(operation["responses"])
+            assert "ErrorAnswer" in str(operation["responses"]["500"])
+    assert set(document["paths"]["/health/live"]["get"]["responses"]) == {"200", "500", "503"}
+    assert {"404", "413", "422", "429"} <= set(document["paths"]["/predict"]["post"]["responses"])
     schemas = set(document["components"]["schemas"])
     assert {"Question", "NewNode", "PredictAnswer", "Prediction", "ErrorAnswer"} <= schemas
 
 
 def test_pages_can_be_asked_for_their_head_alone(client: httpx.Client) -> None:
     """As watchers of health do."""
-    for path in ("/health/live", "/health/ready", "/models", "/metrics", "/openapi.json"):
+    for path in ("/health/live", "/health/ready", "/models", "/openapi.json"):
         head, whole = client.head(path), client.get(path)
-        assert (head.status_code, head.content) == (200, b"")
-        assert head.headers["content-type"] == whole.headers["content-type"]
-    assert 'sgf_requests_total{code="200",route="/health/live"}' in client.get("/metrics").text
-    assert client.head("/models/99").status_code == 404
-    assert client.head("/predict").status_code == 405
+        assert head.status_code == 200
+        assert all(head.headers[name] == whole.headers[name] for name in ("content-type", "content-length"))
+    assert [client.head(path).status_code for path in ("/models/99", "/predict", "/admin/jobs")] == [404, 405, 404]
+    with socket.create_connection(("127.0.0.1", client.base_url.port), timeout=60) as caller:
+        caller.sendall(
+            2 * b"HEAD /health/live HTTP/1.1\r\nhost: x\r\n\r\n" + b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n"
+        )
+        received = b""
+        while not received.endswith(b"}"):
+            received += caller.recv(65_536)
+    assert (received.count(b"HTTP/1.1 200"), received.count(b'"live"')) == (3, 1)
+
+
+def test_a_head_is_counted_under_its_route(store: Path) -> None:
+    with in_thread(store) as client:
+        client.head("/health/ready")
+        assert 'sgf_requests_total{code="200",route="/health/ready"} 1.0' in client.get("/metrics").text
 
 
 def test_a_version_shows_its_manifest_and_its_report(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import pytest
 
-from service.protocol import Together
+from service.protocol import HEAD_BYTES, Together
 from tests.service.serving import in_processes, in_thread
 
 QUESTION = b'POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 14\r\n\r\n{"nodes": [1]}'
@@ -28,6 +29,15 @@ class Sink(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return self.unread
+
+    def is_closing(self) -> bool:
+        return self.closed_after is not None
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
 
     def abort(self) -> None:
         self.aborted = True
@@ -89,6 +99,23 @@ def test_a_request_whose_head_does_not_come_is_not_waited_for(
             while more := silent.recv(65_536):
                 answered += more
         assert answered.count(b"HTTP/1.1 200") == sent.count(QUESTION)
+
+
+@pytest.mark.parametrize("piece", [b"x-more: yes\r\n", b"x" * 1000])
+def test_a_head_without_end_is_refused(client: httpx.Client, piece: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", client.base_url.port)) as caller:
+        caller.settimeout(60)
+        caller.sendall(b"POST /predict HTTP/1.1\r\nx-long: ")
+        answered = b""
+        with suppress(ConnectionError):
+            for _ in range(8 * HEAD_BYTES // len(piece)):  # of the packet in which it begins nothing is counted
+                caller.sendall(piece)
+        with suppress(ConnectionError):
+            while more := caller.recv(65_536):
+                answered += more
+    assert answered.startswith(b"HTTP/1.1 431 ")
+    assert b'"code":"head_too_large"' in answered
+    assert client.post("/predict", json={"nodes": [1]}, headers={"x-long": "x" * 30_000}).status_code == 200
 
 
 def test_the_service_sends_head_and_body_together(store: Path) -> None:

@@ -16,11 +16,14 @@ import httpx
 import pytest
 
 from service.answering import Answer, Answering
+from service.app import create_app
 from service.gateway import Gateway
 from service.logs import AccessLog
+from service.settings import Settings
 from tests.service.serving import in_thread, refused, until
 
 BODY = b'{"nodes": [1]}'
+KEY = b"authorization: Bearer a-key-of-sixteen\r\n"
 QUESTION = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n%b\r\n%b"
 
 
@@ -70,7 +73,7 @@ def full(small: Full) -> Iterator[Full]:
 
 def asked(caller: socket.socket, *, more: bytes = b"", body: bytes = BODY, version: bytes = b"1.1") -> None:
     head = QUESTION.replace(b"HTTP/1.1", b"HTTP/" + version)
-    caller.sendall(head % (len(body), b"authorization: Bearer a-key-of-sixteen\r\n" + more, body))
+    caller.sendall(head % (len(body), KEY + more, body))
 
 
 def heard(caller: socket.socket) -> tuple[bytes, dict[str, Any]]:
@@ -111,7 +114,7 @@ def test_its_connection_is_kept_and_what_comes_of_its_body_is_dropped(full: Full
         for body in (BODY, b"x" * 1_000_000):
             asked(caller, body=body)
             assert heard(caller)[0].startswith(b"HTTP/1.1 429")
-        caller.sendall(QUESTION[:-2] % (8, b"authorization: Bearer a-key-of-sixteen\r\n"))
+        caller.sendall(QUESTION[:-2] % (8, KEY))
         assert heard(caller)[1]["code"] == "overloaded", "it waits for no body"
         caller.sendall(b"POST /pr")  # which is the body
         asked(caller)
@@ -122,15 +125,17 @@ def test_its_connection_is_kept_and_what_comes_of_its_body_is_dropped(full: Full
         assert heard(caller)[1]["predictions"][0]["node"] == 1
 
 
-def test_several_in_one_packet_are_each_told_in_turn(full: Full) -> None:
+def test_several_in_one_packet_are_each_told_in_turn_but_only_the_first_without_a_task(full: Full) -> None:
+    """A packet may hold thousands: each goes through the event loop, where others have their turns."""
     with connected(full.client) as caller:
-        one = QUESTION % (len(BODY), b"authorization: Bearer a-key-of-sixteen\r\n", BODY)
-        caller.sendall(3 * one + one[:20])
+        named = [KEY + b"x-request-id: %d\r\n" % one for one in range(3)]
+        caller.sendall(b"".join(QUESTION % (len(BODY), more, BODY) for more in named))
         received = b""
-        while received.count(b"HTTP/1.1 429 ") < 3:
+        while received.count(b'"details":{}}') < 3:
             received += _more(caller)
-        caller.sendall(one[20:])
-        assert heard(caller)[0].startswith(b"HTTP/1.1 429")
+        assert re.findall(rb"HTTP/1.1 (\d+) ", received) == [b"429"] * 3
+        assert re.findall(rb"x-request-id: (\d+)\r", received) == [b"0", b"1", b"2"]
+    assert full.called == ["/predict"] * 2
 
 
 @pytest.mark.parametrize(
@@ -154,9 +159,21 @@ def test_whoever_needs_more_than_that_answer_goes_the_way_of_all_others(
 
 def test_who_asks_first_whether_to_send_a_body_is_told_not_to(full: Full) -> None:
     with connected(full.client) as caller:
-        head = QUESTION % (1_000, b"authorization: Bearer a-key-of-sixteen\r\nexpect: 100-continue\r\n", b"")
+        head = QUESTION % (1_000, KEY + b"expect: 100-continue\r\n", b"")
         caller.sendall(head)
         assert heard(caller)[0].startswith(b"HTTP/1.1 429")
+    assert full.called == ["/predict"]
+
+
+def test_a_body_in_chunks_is_dropped_and_a_bad_one_refused(full: Full) -> None:
+    with connected(full.client) as caller:
+        head = QUESTION.replace(b"content-length: %d", b"transfer-encoding: chunked") % (KEY, b"")
+        for chunks in (b"5\r\nabcde\r\n0\r\n\r\n", b"no size\r\n"):
+            caller.sendall(head)
+            assert heard(caller)[1]["code"] == "overloaded"
+            caller.sendall(chunks)
+        assert heard(caller)[1]["code"] == "bad_http"
+        assert caller.recv(1) == b""
 
 
 def test_pages_and_other_methods_are_not_turned_away(full: Full) -> None:
@@ -164,6 +181,19 @@ def test_pages_and_other_methods_are_not_turned_away(full: Full) -> None:
     assert refused(full.client.get("/predict"), 405, "method_not_allowed")
     assert refused(full.client.post("/predict?x=1", json={"nodes": [1]}), 429, "overloaded"), "and not by its head"
     assert full.called == ["/models", "/predict", "/predict"]
+
+
+def test_whoever_has_no_key_takes_nobodys_place(store: Path) -> None:
+    """Strangers and a friend, whose heads come in the same turn of the event loop."""
+    settings = Settings(store=store, max_inflight=1, api_keys=("a-key-of-sixteen",))
+    key = (b"authorization", b"Bearer a-key-of-sixteen")
+
+    async def heads() -> list[bool]:
+        gateway = create_app(settings)
+        given: list[list[tuple[bytes, bytes]]] = [[], [], [key], [key]]
+        return [gateway.turned_away(one, "POST", b"/predict", headers) is None for one, headers in enumerate(given)]
+
+    assert asyncio.run(heads()) == [True, True, True, False]
 
 
 def test_it_is_counted_and_logged(full: Full, monkeypatch: pytest.MonkeyPatch) -> None:
