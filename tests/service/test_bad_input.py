@@ -277,3 +277,23 @@ def test_a_new_node_without_a_finite_answer_is_refused(tmp_path: Path) -> None:
         told = refused(client.post("/predict", json=question), 422, "no_answer")
         assert told == "the model has no finite answer for node 'a'"
         assert client.post("/predict", json={"new_nodes": [fine]}).status_code == 200
+
+
+def test_a_fault_of_ours_is_told_in_the_one_shape_and_no_more(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("cannot read /srv/secret")
+
+    monkeypatch.setattr("service.known.KnownNodes.ask", broken)
+    monkeypatch.setattr("service.pages.last_rollback", broken)
+    with in_thread(store) as client:
+        for response in (client.post("/predict", json={"nodes": [1]}), client.get("/models")):
+            told = refused(response, 500, "internal")
+            assert told == "something went wrong here, not with your request; the log has the details"
+            assert "secret" not in response.text
+
+
+@pytest.mark.parametrize("body", [b"\xff\xfe{}", b"[" * 60_000, b'{"data": 1e999', b"no"])
+def test_orders_that_are_no_json_are_told_so(store: Path, body: bytes) -> None:
+    with in_thread(store, admin_token="t" * 20) as client:
+        headers = {"authorization": f"Bearer {'t' * 20}", "content-type": "application/json"}
+        refused(client.post("/admin/retrain", content=body, headers=headers), 400, "not_json")

@@ -200,6 +200,16 @@ def test_a_deadline_ends_the_wait_and_callers_that_have_gone_are_skipped(loaded:
     assert 'sgf_shed_total{reason="deadline"} 4.0' in metrics.page().decode()
 
 
+def test_everybody_hears_that_the_thread_with_their_questions_is_gone(loaded: LoadedModel) -> None:
+    async def work(batcher: Batcher) -> list[Any]:
+        batcher._thread.shutdown()
+        questions = (batcher.ask(loaded, new(seed, [1]), "exact", never) for seed in range(3))
+        return await asyncio.gather(*questions, return_exceptions=True)
+
+    told = run(Settings(inline_cost=0), work)
+    assert {(type(one), str(one)) for one in told} == {(Refusal, "the worker that had this question is gone")}
+
+
 def test_a_caller_that_hangs_up_is_let_go(loaded: LoadedModel, engine: Watched) -> None:
     engine.go.clear()
 

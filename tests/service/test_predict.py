@@ -146,6 +146,26 @@ def test_a_request_id_comes_back(client: httpx.Client) -> None:
     assert len(forged) == 16
 
 
+@pytest.mark.parametrize("backend", ["numpy", "torch", "onnx"])
+@pytest.mark.parametrize(("task", "outputs"), [("multilabel", 3), ("regression", 2), ("regression", 1)])
+def test_new_nodes_of_other_tasks(tmp_path: Path, task: Any, outputs: int, backend: str, features: list[float]) -> None:
+    contents = small_contents(config={"task": task, "out_features": outputs})
+    Store(tmp_path).publish("demo", contents, onnx=backend == "onnx", activate=True)
+    graph = small_graph()
+    edges = np.concatenate([graph.adjacency.edge_index(), [[NODES, NODES], [3, 7]]], axis=1)
+    larger = Graph.build(np.concatenate([graph.features, [features]]).astype(np.float32), edges)
+    logits = full_logits(contents.config, contents.weights, larger)[NODES]
+    with in_thread(tmp_path, backend=backend) as client:
+        asked = {"new_nodes": [{"id": "a", "features": features, "neighbors": [3, 7]}]}
+        found = client.post("/predict", json=asked).json()["predictions"][0]
+    if task == "multilabel":
+        np.testing.assert_allclose(found["probabilities"], 1 / (1 + np.exp(-logits)), atol=1e-5)
+        assert found["labels"] == np.flatnonzero(logits > 0).tolist()
+    else:
+        np.testing.assert_allclose(found["value"], logits if outputs > 1 else logits[0], atol=1e-5)
+        assert isinstance(found["value"], list if outputs > 1 else float)
+
+
 @pytest.mark.parametrize("task", ["multilabel", "regression"])
 def test_other_tasks(tmp_path: Path, task: Any) -> None:
     contents = small_contents(config={"task": task})

@@ -203,9 +203,7 @@ def test_a_worker_that_is_killed_comes_back(store: Path) -> None:
         os.kill(workers[0], signal.SIGKILL)
 
         until(lambda: len(alive(process.pid)) == 2 and workers[0] not in alive(process.pid))
-        with httpx.Client(
-            base_url=client.base_url, timeout=30
-        ) as fresh:  # the other's connection was perhaps the dead one's
+        with httpx.Client(base_url=client.base_url, timeout=30) as fresh:  # the other was perhaps the dead one's
             until(lambda: fresh.get("/health/ready").status_code == 200)
             assert fresh.post("/predict", json={"nodes": [1]}).status_code == 200
             until(lambda: "sgf_ready 1.0" in fresh.get("/metrics").text)  # the dead one does not speak for the living

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -36,6 +37,7 @@ def test_new_nodes_by_every_backend_are_those_of_a_full_forward(name: str, tmp_p
         ([[hub], [5, 7]], [["a", "b"]]),
     ]
     rows = [dense(graph, node) for node in (11, 12)]
+    frozen_differs = []
     for backend in ("numpy", "onnx", "torch"):
         with in_thread(tmp_path, backend=backend, max_recompute=10**7) as client:
             for neighbors, links in questions:
@@ -43,10 +45,15 @@ def test_new_nodes_by_every_backend_are_those_of_a_full_forward(name: str, tmp_p
                     {"id": one, "features": row.tolist(), "neighbors": ids}
                     for one, row, ids in zip("ab", rows, neighbors, strict=False)
                 ]
-                answer = client.post("/predict", json={"new_nodes": asked, "edges": links, "joint": bool(links)}).json()
-                found = np.array([one["probabilities"] for one in answer["predictions"]])
+                question = {"new_nodes": asked, "edges": links, "joint": bool(links)}
                 expected = full_forward(graph, config, weights, rows[: len(neighbors)], neighbors, bool(links))
-                np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+                np.testing.assert_allclose(asked_for(client, question), expected, rtol=0, atol=1e-5)
+                frozen_differs.append(np.abs(asked_for(client, question | {"mode": "frozen"}) - expected).max())
+    assert max(frozen_differs) > 1e-4, "so that a difference would be seen"
+
+
+def asked_for(client: httpx.Client, question: dict[str, Any]) -> np.ndarray:
+    return np.array([one["probabilities"] for one in client.post("/predict", json=question).json()["predictions"]])
 
 
 def sample(name: str) -> tuple[Graph, Any, dict[str, Any]]:

@@ -88,7 +88,7 @@ def attack(client: httpx.Client, method: str, path: str, mode: schemathesis.Gene
     if mode == schemathesis.GenerationMode.NEGATIVE and path in TAKE_NOTHING:
         return  # they take nothing that could be wrong
     one()
-    assert answered
+    assert answered >= (1 if path in TAKE_NOTHING else CASES), "there are not so many different ones"
 
 
 def test_every_documented_route_is_attacked(client: httpx.Client) -> None:
