@@ -88,68 +88,24 @@ def test_a_body_that_does_not_come_is_given_up_and_another_cancellation_is_not_m
 
 
 def test_while_a_crowd_waits_for_long_a_worker_takes_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
-    admission = Admission(Settings(max_lag_seconds=0.005, max_inflight=64, late_inflight=8), Metrics())  # a crowd: over 32
-    now = 100.0
-    monkeypatch.setattr("service.crowd.time.monotonic", lambda: now)
+    metrics = Metrics()
+    admission = Admission(Settings(max_inflight=5, late_inflight=2), metrics)
 
-    def taken(crowd: int, seconds: float = 0.0) -> int:
-        """How many of a crowd, all of whom come at once and are answered after a time."""
-        nonlocal now
+    def taken() -> int:
+        admission.beat()
         count = 0
         with ExitStack() as inside, suppress(Refusal):
-            for _ in range(crowd):
+            while True:
                 inside.enter_context(admission.answering)
                 count += 1
-            now += seconds
-        admission.beat()
         return count
 
-    assert [taken(64, 0.02) for _ in range(4)] == [64] * 4
-    assert taken(64, 0.001) == 64  # a hiccup, and they are quick again
-    assert [taken(32, 0.02) for _ in range(9)] == [32] * 9  # slow, but no crowd
-    assert [taken(64, 0.02) for _ in range(6)] == [64] * 5 + [8]
-    for _ in range(5):  # it comes again and again: quickly answered now, because fewer are taken
-        assert taken(64, 0.002) == 8
-        now += 0.5
-    now += 1.1
-    admission.beat()
-    assert taken(64) == 64
-
-    assert [taken(64, 0.02) for _ in range(5)] == [64] * 5
-    for beats, then in ((24, 8), (25, 64)):  # a quarter of a second with nothing to do
-        for _ in range(beats):
-            admission.beat()
-            now += 0.001
-        assert taken(64) == then
-
-
-def test_a_few_who_ask_again_at_once_when_they_are_refused_are_no_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
-    admission = Admission(Settings(max_inflight=64, late_inflight=4), Metrics())
-    now = 100.0
-    monkeypatch.setattr("service.crowd.time.monotonic", lambda: now)
-
-    async def refused_of(callers: int, seconds: float) -> int:
-        """Of so many, all of whom ask again and again; at the end of that time."""
-        nonlocal now
-        refused, end = 0, now + seconds
-        while now < end:
-            with ExitStack() as inside:
-                places = [admission.announce(caller) for caller in range(callers)]
-                await asyncio.sleep(0)
-                for _ in range(sum(places)):
-                    inside.enter_context(admission.answering)
-                now += 0.01
-                for _ in range(callers - sum(places)):
-                    admission.turn_away()
-            admission.beat()
-            refused = callers - sum(places)
-        return refused
-
-    assert asyncio.run(refused_of(32, 3.0)) == 0
-    assert asyncio.run(refused_of(33, 3.0)) == 29
-    assert asyncio.run(refused_of(32, 0.5)) == 28
-    assert asyncio.run(refused_of(32, 2.0)) == 0
-    assert asyncio.run(refused_of(64, 3.0)) == 60
+    for waits, places in ((False, 5), (True, 2), (False, 5)):
+        monkeypatch.setattr("service.crowd.Crowd.waits_for_long", lambda _self, waits=waits: waits)
+        assert taken() == places
+    metrics.book()
+    for reason, count in (("lag", 1), ("inflight", 2)):
+        assert f'sgf_shed_total{{reason="{reason}"}} {count}.0' in metrics.page().decode()
 
 
 def test_a_full_service_refuses_at_once_and_recovers(store: Path) -> None:
