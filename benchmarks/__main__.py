@@ -55,8 +55,8 @@ the logits of known nodes from the snapshot), and environments of their own; no 
 rounds.""",
     "caching": """One worker, 16 connections; a few hundred questions again and again, so that every look-up hits, or ten
 thousand in turn and a cache that is too small for them, so that none does. Redis runs on the same two cores.""",
-    "overload": """One worker; requests for 100 known nodes leave at a given rate over 64 connections from another process on
-the same two cores. A latency counts from the moment that a request is sent.""",
+    "overload": """One worker; requests leave at a given rate over 64 connections from another process on the same two cores.
+A latency counts from the moment that a request is sent.""",
     "startup": """From starting `sgf-serve` to its first answer, and in brackets the steps, each measured by itself in a
 process of its own; `verify` reads every byte. Private memory is anonymous memory (RssAnon).""",
     "retraining": """One worker and its own job (20,000 nodes, 200,000 edges, one thread, idle priority); the load comes from

@@ -75,7 +75,20 @@ def predict() -> list[Result]:
     return results
 
 
-CONTESTS: tuple[Callable[[], list[Result]], ...] = (predict,)
+def inline() -> list[Result]:
+    """Cheap batches are answered on the event loop: a hop to a thread and back costs more than they do."""
+    with tempfile.TemporaryDirectory() as root, ExitStack() as stack:
+        store = publish(root, SMALL)
+        servers = {
+            "here": stack.enter_context(service(store)),
+            "thread": stack.enter_context(service(store, inline_cost="0")),
+        }
+        found = take_turns(servers, new(SMALL))
+    claim = "exact new node, answered on the event loop: against in a thread (`SGF_INLINE_COST=0`)"
+    return [_at_least(claim, found["here"], found["thread"], None)]
+
+
+CONTESTS: tuple[Callable[[], list[Result]], ...] = (predict, inline)
 
 
 def take_turns(servers: dict[str, Server], bodies: Bodies) -> dict[str, Measured]:
