@@ -79,9 +79,18 @@ def examples(loaded: LoadedModel | None) -> dict[str, Any]:
     features: Any = [0.0] * width if width <= MANY_FEATURES else {"indices": [0], "values": [1.0]}
     new = {"id": "a", "features": features, "neighbors": first}
     likely = {} if loaded.config.task == "regression" else {"top_k": 1}
+    pair = [new, new | {"id": "b", "neighbors": []}]
     return {
         "known": {"summary": "nodes of the graph", "value": {"nodes": first}},
         "new": {"summary": "a node that the graph has never seen", "value": {"new_nodes": [new], **likely}},
+        "joint": {
+            "summary": "two new nodes, linked, in one graph",
+            "value": {"new_nodes": pair, "edges": [["a", "b"]], "joint": True, **likely},
+        },
+        "frozen": {
+            "summary": "without what it changes around it",
+            "value": {"new_nodes": [new], "mode": "frozen", **likely},
+        },
     }
 
 

@@ -20,7 +20,7 @@ def test_the_examples_of_the_document_work_when_pasted(client: httpx.Client) -> 
     document = client.get("/openapi.json").json()
     for path in ("/predict", "/embed"):
         body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
-        assert set(body["examples"]) == {"known", "new"}
+        assert set(body["examples"]) == {"known", "new", "joint", "frozen"}
         for example in body["examples"].values():
             assert client.post(path, json=example["value"]).status_code == 200
     assert client.get("/", follow_redirects=False).headers["location"] == "/docs"
