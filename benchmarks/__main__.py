@@ -42,7 +42,7 @@ ABOUT = {
     "sgformer": f"""PyG is PyTorch Geometric's `SGFormer` with the same sizes (hidden {HIDDEN}, {LAYERS} GCN layers, 1 head,
 {CLASSES} classes) and the same weights, in a process of its own. Peak memory is what a run adds to a process that already
 holds the graph and the model. In slower hours of the same machine, on 2026-11-17, debian_trixie's full forward was 4.69x and
-its training step 3.61x; the commit of the table below, run right after that, had 5.16x and 3.93x.""",
+its training step 3.61x; the code of 2026-11-16, run right after that, had 5.16x and 3.93x.""",
     "model_store": """Private memory is anonymous memory (RssAnon): pages of mapped files, which the kernel can write back
 and drop at any time, are not in it. Private pages (smaps) are those that no other process shares, mapped files included.""",
     "training": """PyG as above; an epoch is a training step and a forward in evaluation mode, for the validation score.

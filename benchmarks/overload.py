@@ -46,9 +46,7 @@ def _of(kind: str, server: Server, bodies: list[bytes]) -> list[Result]:
     memory = f"{after / 1e6:.0f} MB", f"{before / 1e6:.0f} MB"
     rates = f"{loaded.rate:,.0f}/s", f"{capacity:,.0f}/s"
     return [
-        Result(
-            f"{claim}: p99 of what it took, against p99 at half of it", told, against, ratio, "<= 3x", ratio <= 3 and fine
-        ),
+        Result(f"{claim}: p99 of what it took, against p99 at half", told, against, ratio, "<= 3x", ratio <= 3 and fine),
         Result("answers per second meanwhile, against all that it can", *rates, loaded.rate / capacity, "", True),
         Result("resident memory of the worker after that, against before", *memory, growth, "<= 1.05x", growth <= 1.05),
     ]

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _shown(text: str) -> int:
-    from model_store.output import put_out
+    from model_store.output import put_out  # here: it brings numpy along, which `serve` must set up first
 
     put_out(text)
     return 0

@@ -152,9 +152,7 @@ class Gateway:
             )
         return Reply.refused(refusal)
 
-    def _finished(
-        self, request_id: str, method: str, route: str, status: int, start: float, sent: int, error: str | None
-    ) -> None:
+    def _finished(self, name: str, method: str, route: str, status: int, start: float, sent: int, error: str | None) -> None:
         seconds = time.perf_counter() - start
         self._metrics.answered(route, status, seconds)
-        self._log.write(request_id, method, route, status, seconds, sent, error)
+        self._log.write(name, method, route, status, seconds, sent, error)

@@ -97,7 +97,7 @@ class Protocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._turned_away = getattr(self.app, "turned_away", None)  # uvicorn wraps the application where it traces messages
+        self._door = getattr(self.app, "turned_away", None)  # uvicorn wraps the application where it traces messages
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP's is one
         super().connection_made(Together(transport, self.loop))  # type: ignore[arg-type]  # all but in name
@@ -157,10 +157,10 @@ class Protocol(HttpToolsProtocol):
 
     def _turns_away(self) -> bool:
         """Answers a request that there is no place for. Those that need more than an answer go the way of all others."""
-        if self._turned_away is None or not self._is_plain():
+        if self._door is None or not self._is_plain():
             return False
         try:
-            answer = self._turned_away(self, self.parser.get_method().decode("ascii"), self.url, self.headers)
+            answer = self._door(self, self.parser.get_method().decode("ascii"), self.url, self.headers)
         except Exception:  # our own fault, which the parser would take for the client's
             LOG.exception("a request could not be turned away")
             return False
