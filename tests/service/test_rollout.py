@@ -99,11 +99,12 @@ def test_the_maps_of_a_version_that_left_are_gone(two: Path) -> None:
 
 
 def test_a_request_in_flight_finishes_on_the_version_that_it_began_with(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go, extended = threading.Event(), NumpyEngine.extended
+    begun, go, extended = threading.Event(), threading.Event(), NumpyEngine.extended
     versions, answers = Store(two).model("demo"), list[Any]()
     question = {"new_nodes": [{"id": "a", "features": [1, 2, 3, 4, 5], "neighbors": [0]}]}
 
     def held_up(*arguments: Any) -> Any:
+        begun.set()
         go.wait(60)
         return extended(*arguments)
 
@@ -113,7 +114,7 @@ def test_a_request_in_flight_finishes_on_the_version_that_it_began_with(two: Pat
         caller = threading.Thread(target=lambda: answers.append(client.post("/predict", json=question).json()))
         caller.start()
         try:
-            until(lambda: "sgf_queue_depth 1.0" in client.get("/metrics").text)
+            assert begun.wait(60)
             monkeypatch.setattr(NumpyEngine, "extended", extended)  # the new version answers its probes
             versions.activate(2)
             until(lambda: version(client) == 2)
