@@ -10,6 +10,7 @@ import logging
 import time
 import zlib
 from collections import OrderedDict
+from functools import partial
 from typing import Any, Protocol
 
 from service.metrics import Metrics
@@ -89,13 +90,13 @@ class RedisCache:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
 
-        timeout = settings.redis_timeout_seconds
         self._client: Any = Redis.from_url(
             settings.redis_url or "",
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
+            socket_timeout=None,  # that would be for each step, of which a new connection has four; `_in_time` is for all
+            socket_connect_timeout=settings.redis_timeout_seconds,  # what closing a connection may take, too
             retry=Retry(NoBackoff(), 0),  # a second try would double the delay that we promise
         )
+        self._in_time = partial(asyncio.timeout, settings.redis_timeout_seconds)
         self._ttl_ms = round(settings.cache_ttl_seconds * 1000)
         self._metrics = metrics
         self._pause, self._closed_until, self._full_until = 0.0, 0.0, 0.0
@@ -107,7 +108,8 @@ class RedisCache:
 
     async def get(self, key: str) -> bytes | None:
         try:
-            stored = await self._client.get(f"sgf:{key}")
+            async with self._in_time():
+                stored = await self._client.get(f"sgf:{key}")
         except Exception as error:  # whatever the client raises: the answer is computed instead
             self._failed(error)
             return None
@@ -129,7 +131,8 @@ class RedisCache:
         from redis.exceptions import ResponseError
 
         try:
-            await self._client.set(f"sgf:{key}", _packed(value), px=self._ttl_ms)
+            async with self._in_time():
+                await self._client.set(f"sgf:{key}", _packed(value), px=self._ttl_ms)
         except ResponseError as error:
             self._keeps_nothing(error)
         except Exception as error:  # whatever the client raises: the answer is not kept
@@ -146,7 +149,8 @@ class RedisCache:
             await asyncio.sleep(PULSE_SECONDS)
             if self.available:
                 try:
-                    await self._client.ping()
+                    async with self._in_time():
+                        await self._client.ping()
                 except Exception as error:  # whatever the client raises: it is down
                     self._failed(error)
                 else:

@@ -125,7 +125,7 @@ class Settings:
     redis_url: str | None = _setting(
         None, "shared cache, and jobs for sgf-worker; empty: a cache in each process, and local jobs", _url, secret=True
     )
-    redis_timeout_seconds: float = _setting(0.02, "longest that a step of a look-up in Redis may take", _seconds)
+    redis_timeout_seconds: float = _setting(0.05, "longest that a look-up in Redis may take", _seconds)
     cache_bytes: int = _setting(64 * 2**20, "size of a process's own cache; 0 turns caching off", _from_zero)
     cache_ttl_seconds: float = _setting(3600.0, "how long Redis keeps an answer", _seconds)
     cache_known: bool = _setting(

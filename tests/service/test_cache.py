@@ -26,8 +26,8 @@ BOUNDED_SECONDS = 2.0
 """A paused Redis would hold a request for ever; ours waits SGF_REDIS_TIMEOUT_SECONDS for it, and the machine may be busy."""
 
 
-OF_THE_TEST = {"info", "keys", "config|resetstat", "config", "ping"}
-"""Commands that are not of a look-up."""
+NOT_OF_A_LOOK_UP = {"info", "keys", "config|resetstat", "config", "ping", "hello", "client", "client|setinfo"}
+"""Commands of the test, of the pulse, and of a connection that is opened because another one is still in use."""
 
 
 @pytest.fixture
@@ -126,6 +126,36 @@ def test_of_many_that_fail_at_once_one_counts_and_pauses_grow(monkeypatch: pytes
     asyncio.run(main())
 
 
+def test_a_look_up_is_bounded_in_all_not_step_by_step() -> None:
+    """A new connection greets, says who it is, and asks: each step in time, and all of them far too late."""
+    greeted, gone = list[bytes](), asyncio.Event()
+
+    async def dawdle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while asked := await reader.read(1000):
+            greeted.append(asked)
+            await asyncio.sleep(0.3)
+            writer.write(b"+OK\r\n" * asked.count(b"*"))
+        writer.close()
+        gone.set()
+
+    async def main() -> float:
+        server = await asyncio.start_server(dawdle, "127.0.0.1", 0)
+        url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/1?protocol=2"
+        cache = RedisCache(Settings(redis_url=url, redis_timeout_seconds=0.5), Metrics())
+        start = time.perf_counter()
+        assert await cache.get("x") is None
+        took = time.perf_counter() - start
+        assert not cache.available
+        await cache.close()
+        await gone.wait()
+        server.close()
+        return took
+
+    took = asyncio.run(main())
+    assert len(greeted) > 1, "one step was enough"
+    assert took < 0.9  # three steps would be more
+
+
 def test_a_redis_that_dies_is_seen_without_anybody_asking(
     store: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +172,7 @@ def test_a_look_up_is_one_round_trip(store: Path, redis_server: RedisServer) -> 
     def commands() -> dict[str, int]:
         told = redis_server.client.info("commandstats").items()
         asked = {name.removeprefix("cmdstat_"): one["calls"] for name, one in told}
-        return {name: asked[name] for name in asked if name in ("get", "set") or name not in OF_THE_TEST}
+        return {name: asked[name] for name in asked if name in ("get", "set") or name not in NOT_OF_A_LOOK_UP}
 
     with in_thread(store, redis_url=redis_server.url, redis_timeout_seconds=1.0) as client:
         client.post("/predict", json=question())
