@@ -27,6 +27,7 @@ from training import commands, tables
 from training.datasets import DATASETS
 from training.delivery import Mode
 from training.events import Events
+from training.loop import Stopped
 from training.refreshing import refresh_model
 from training.settings import recipe_names
 from training.splits import Shares
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.events.tell("failed", error=str(error))
         print(f"sgf-train: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Stopped):
         options.events.tell("stopped")
         print("sgf-train: interrupted", file=sys.stderr)
         return commands.STOPPED

@@ -152,7 +152,8 @@ def _search(
         if not options.json and not options.quiet:
             sys.stderr.write(f"trial {number} of {trials}: validation {score:.4f}\n")
 
-    return tune(folds, trials, fixed=fixed, study=study, on_trial=tell)
+    with _stop_signals() as received:
+        return tune(folds, trials, fixed=fixed, study=study, on_trial=tell, stops=lambda: len(received))
 
 
 def _publish(

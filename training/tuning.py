@@ -7,6 +7,7 @@ kept in a file: then a search that was stopped goes on, and several processes ca
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 
 from training import tasks
 from training.labelled import LabelledGraph
-from training.loop import TrainingError, train
+from training.loop import Stopped, TrainingError, train
 from training.settings import configurations
 
 SPACE: dict[str, tuple[Any, ...]] = {
@@ -83,18 +84,21 @@ def tune(
     fixed: dict[str, Any],
     study: Path | None = None,
     on_trial: Callable[[int, float], None] = lambda *_: None,
+    stops: Callable[[], int] = lambda: 0,
 ) -> Found:
-    """Searches until there are `trials` of them, then runs the best few again; Ctrl-C goes on to that at once.
+    """Searches until there are `trials` of them, then runs the best few again.
 
     Args:
         folds: the data, once per split. A split that will be tested may not be mixed with others whose training nodes it
             tests, unless settings are meant to be shared by all of them (as in the paper's tables).
         fixed: settings that are not searched.
         study: where the trials are kept.
+        stops: how often somebody has asked to stop. The first time the search ends, and the best few are run again at once,
+            if a trial has come to an end; the second time, or if none has, `Stopped` is raised.
     """
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # its warnings are of trials that were stopped, with a traceback
     smaller = tasks.better(folds[0].metric, 0, 1)
     search = optuna.create_study(
         direction="minimize" if smaller else "maximize",
@@ -111,29 +115,28 @@ def tune(
 
     def objective(trial: Any) -> float:
         settings = fixed | {name: trial.suggest_categorical(name, choices) for name, choices in free.items()}
-        score = _trial_score(trial, folds, settings)
+        score = _trial_score(trial, folds, settings, lambda: stops() > 0)
         on_trial(trial.number + 1, score)
         return score
 
-    try:
-        while _count(search) < trials:
+    with suppress(Stopped):
+        while not stops() and _count(search) < trials:
             search.optimize(objective, n_trials=1)
-    except KeyboardInterrupt:
-        if not _complete(search):
-            raise
     finalists = sorted(_complete(search), key=lambda trial: trial.value, reverse=not smaller)[:FINALISTS]
+    if not finalists and stops():
+        raise Stopped
     if not finalists:
         raise TrainingError("no trial came to an end: with these settings training comes apart")
-    return _best([fixed | trial.params for trial in finalists], folds, _count(search))
+    return _best([fixed | trial.params for trial in finalists], folds, _count(search), lambda: stops() > 1)
 
 
-def _trial_score(trial: Any, folds: Sequence[LabelledGraph], settings: dict[str, Any]) -> float:
+def _trial_score(trial: Any, folds: Sequence[LabelledGraph], settings: dict[str, Any], stop: Callable[[], bool]) -> float:
     from optuna import TrialPruned
 
     scores: list[float] = []
     for run in range(SEARCH_RUNS):
         try:
-            scores.append(_validation(folds, settings, run))
+            scores.append(_validation(folds, settings, run, stop))
         except TrainingError as error:
             raise TrialPruned from error
         trial.report(float(np.mean(scores)), run)
@@ -142,9 +145,13 @@ def _trial_score(trial: Any, folds: Sequence[LabelledGraph], settings: dict[str,
     return float(np.mean(scores))
 
 
-def _best(finalists: Sequence[dict[str, Any]], folds: Sequence[LabelledGraph], trials: int) -> Found:
+def _best(
+    finalists: Sequence[dict[str, Any]], folds: Sequence[LabelledGraph], trials: int, stop: Callable[[], bool]
+) -> Found:
     """By more runs than the search could afford: the best of many trials is in part the luckiest."""
-    scores = [float(np.mean([_validation(folds, settings, run) for run in range(FINAL_RUNS)])) for settings in finalists]
+    scores = [
+        float(np.mean([_validation(folds, settings, run, stop) for run in range(FINAL_RUNS)])) for settings in finalists
+    ]
     best = 0
     for number in range(1, len(scores)):
         if tasks.better(folds[0].metric, scores[number], scores[best]):
@@ -152,10 +159,10 @@ def _best(finalists: Sequence[dict[str, Any]], folds: Sequence[LabelledGraph], t
     return Found(finalists[best], scores[best], trials)
 
 
-def _validation(folds: Sequence[LabelledGraph], settings: dict[str, Any], run: int) -> float:
+def _validation(folds: Sequence[LabelledGraph], settings: dict[str, Any], run: int, stop: Callable[[], bool]) -> float:
     data = folds[run % len(folds)]
     config, training = configurations(data, settings | {"seed": run})
-    return train(config, data, training).best.validation
+    return train(config, data, training, stop=stop).best.validation
 
 
 def _complete(search: Any) -> list[Any]:

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from tests.training.samples import labelled
 from training import tuning
 from training.__main__ import main
 from training.labelled import TEST
+from training.loop import Stopped
 from training.settings import Recipe, read_recipe, write_recipe
 
 SMALL = ["--epochs", "2", "--hidden", "8"]
@@ -82,10 +82,35 @@ def test_an_interrupt_ends_the_search_with_what_it_found(tmp_path: Path) -> None
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
         assert process.stderr is not None
         assert "trial 1 of 9999" in process.stderr.readline()
-        time.sleep(0.2)
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=120) == 0
     assert read_recipe(str(out)).settings["epochs"] == 2
+
+
+@pytest.mark.usefixtures("_few_runs")
+@pytest.mark.parametrize(
+    ("at", "ends_in"),
+    [
+        ({1}, "stopped"),  # in the first trial: there is nothing yet to choose from
+        ({12}, "chosen"),  # the first trial asks before it begins and after each of its ten epochs
+        ({12, 14}, "stopped"),  # again, among the finalists
+    ],
+)
+def test_who_asks_to_stop_gets_the_best_so_far_and_who_asks_twice_nothing(at: set[int], ends_in: str) -> None:
+    questions, asked = 0, 0
+
+    def stops() -> int:
+        nonlocal questions, asked
+        questions += 1
+        asked += questions in at
+        return asked
+
+    try:
+        found = tuning.tune([labelled("multiclass")], 9999, fixed={"epochs": 5, "hidden": 8}, stops=stops)
+    except Stopped:
+        assert ends_in == "stopped"
+    else:
+        assert (ends_in, found.trials) == ("chosen", 1)
 
 
 @pytest.mark.parametrize(
