@@ -2,128 +2,183 @@
 
 It is what `InferenceModel.answer_from` and `AttentionSums.attend_each_added` compute, in operations that ONNX has: no branch
 looks at values. The sums are inputs and not constants, so one file serves known rows and new ones.
+
+Written down rather than traced: tracing some forty steps took torch four seconds of every publishing.
 """
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from model_store.errors import ProbeError
 from model_store.probes import Probes
 from sgformer import Answers, AttentionSums, ModelConfig, Summary
 from sgformer.inference import NORM_EPSILON, ROW_EPSILON
 
+if TYPE_CHECKING:
+    import onnx
+
 OPSET = 20
+IR_VERSION = 9
+"""The one that came with this opset: older runtimes read it, too."""
 ROW_INPUTS = ("inputs", "graph_states", "added")
 SUM_INPUTS = ("key_value", "key", "query_square", "key_square", "count")
 OUTPUTS = ("embeddings", "logits")
 
 
-class RequestHead(nn.Module):
+def export_request_head(config: ModelConfig, weights: Mapping[str, NDArray[Any]], path: Path) -> None:
+    """Writes `model.onnx` for any number of rows. Needs the `train` extra (onnx)."""
+    path.write_bytes(request_head(config, weights).SerializeToString())
+
+
+def request_head(config: ModelConfig, weights: Mapping[str, NDArray[Any]]) -> onnx.ModelProto:
     """Z0 rows (n, d), the GCN's output rows (n, d) and the sums, to embeddings and logits.
 
     `added` (n,) is 0 for a row that is in the sums, and 1 for a new one, answered as if it alone had been added to them.
     """
+    import onnx.parser
+    from onnx.numpy_helper import from_array
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, NDArray[Any]]) -> None:
-        super().__init__()
-        self.config = config
-        names = ["query", "key", "output"] + ["value"] * config.value_map
-        names += ["attention_norm"] * config.attention_layer_norm
-        for name in names:
-            for part in ("weight", "bias"):
-                if f"{name}.{part}" in weights:
-                    tensor = torch.tensor(np.asarray(weights[f"{name}.{part}"], dtype=np.float32))
-                    self.register_buffer(f"{name}_{part}", tensor)
+    d, heads, width = config.hidden, config.heads, config.hidden * (2 if config.combine == "cat" else 1)
+    model = onnx.parser.parse_model(f"""
+        <ir_version: {IR_VERSION}, opset_import: ["": {OPSET}], producer_name: "sgformer-serving">
+        request_head (float[n, {d}] inputs, float[n, {d}] graph_states, float[n] added, double[{heads}, {d}, {d}] key_value,
+                      double[{heads}, {d}] key, double query_square, double key_square, double count)
+            => (float[n, {width}] embeddings, float[n, {config.out_features}] logits)
+            <double one = {{1}}, int64[3] by_row = {{-1, 1, 1}}, int64[3] by_head = {{-1, {heads}, {d}}},
+             int64[1] second = {{1}}, int64[1] third = {{2}}>
+        {{ {_projected(config)} {_scale(config)} {ATTENDED} {_answered(config)} }}
+    """)
+    used = {name for node in model.graph.node for name in node.input}
+    named = {name.replace(".", "_"): array for name, array in weights.items()}
+    tensors = [from_array(named[name].astype(np.float32), name) for name in sorted(used & set(named))]
+    model.graph.initializer.extend(tensors)
+    return model
 
-    def forward(
-        self,
-        inputs: Tensor,
-        graph_states: Tensor,
-        added: Tensor,
-        key_value: Tensor,
-        key: Tensor,
-        query_square: Tensor,
-        key_square: Tensor,
-        count: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        config = self.config
-        q, k = self._unit(self._mapped("query", inputs)), self._unit(self._mapped("key", inputs))  # (n, H, d)
-        v = self._mapped("value", inputs) if config.value_map else inputs[:, None, :]  # (n, H or 1, d)
-        own = added.double()[:, None]  # (n, 1)
-        scale = 1 / (count + own)  # (n, 1), in float64 as the sums are
-        if config.normalization == "frobenius":
-            both = (query_square + own * _square(q)) * (key_square + own * _square(k))
-            scale = torch.where(both > 0, scale / both.clamp(min=1e-300).sqrt(), torch.zeros_like(scale))
-        self_weight = own[:, :, None] * (q * k).double().sum(2, keepdim=True)  # (n, H, 1)
-        # A row's share of the sums is of order 1/N: products in float64, as the sums are, then one rounding.
-        mixed = torch.einsum("nhd,hde->nhe", q.double(), key_value) + self_weight * v.double()
-        total = torch.einsum("nhd,hd->nh", q.double(), key)[:, :, None] + self_weight
-        attended = (v.double() + mixed * scale[:, :, None]) / (1 + total * scale[:, :, None])
-        return self._answer(inputs, attended.mean(1).float(), graph_states)
 
-    def _answer(self, inputs: Tensor, attended: Tensor, graph_states: Tensor) -> tuple[Tensor, Tensor]:
-        config = self.config
-        if config.attention_residual is not None:
-            attended = config.attention_residual * attended + (1 - config.attention_residual) * inputs
-        if config.attention_layer_norm:
-            norm = self.get_buffer("attention_norm_weight"), self.get_buffer("attention_norm_bias")
-            attended = F.layer_norm(attended, (config.hidden,), *norm, eps=NORM_EPSILON)
-        if config.attention_activation:
-            attended = F.relu(attended)
-        if config.combine == "cat":
-            embeddings = torch.cat([attended, graph_states], dim=1)
+def _projected(config: ModelConfig) -> str:
+    """Rows by head, (n, H, d): q, k, and v, which is (n, 1, d) where values are not mapped. In float64 as the sums are."""
+    steps = []
+    for letter, name in (("q", "query"), ("k", "key"), ("v", "value")):
+        bias = f", {name}_bias" if config.qkv_bias else ""
+        mapped = f"""
+            {letter}_flat = Gemm <transB = 1> (inputs, {name}_weight{bias})
+            {letter}_rows = Reshape ({letter}_flat, by_head)
+        """
+        steps.append(mapped if name != "value" or config.value_map else "v_rows = Unsqueeze (inputs, second)")
+        if config.normalization == "row" and name != "value":
+            steps.append(f"""
+                {letter}_zero = Constant <value_float = 0.0> ()
+                {letter}_tiny = Constant <value_float = {ROW_EPSILON:.9f}> ()
+                {letter}_empty = Equal ({letter}_rows, {letter}_zero)
+                {letter}_filled = Where ({letter}_empty, {letter}_tiny, {letter}_rows)
+                {letter}_squares = ReduceSumSquare ({letter}_filled, third)
+                {_none_of_overflow(f"{letter}_finite", f"{letter}_filled", f"{letter}_squares")}
+                {letter}_length = Sqrt ({letter}_squares)
+                {letter}_unit = Div ({letter}_finite, {letter}_length)
+                {letter} = Cast <to = 11> ({letter}_unit)
+            """)
         else:
-            embeddings = (1 - config.alpha) * attended + config.alpha * graph_states
-        return embeddings, F.linear(embeddings, self.get_buffer("output_weight"), self.get_buffer("output_bias"))
-
-    def _mapped(self, name: str, rows: Tensor) -> Tensor:
-        bias = self.get_buffer(f"{name}_bias") if self.config.qkv_bias else None
-        mapped = F.linear(rows, self.get_buffer(f"{name}_weight"), bias)
-        return mapped.reshape(-1, self.config.heads, self.config.hidden)
-
-    def _unit(self, rows: Tensor) -> Tensor:
-        if self.config.normalization != "row":
-            return rows
-        filled = torch.where(rows == 0, ROW_EPSILON, rows)
-        return filled / filled.square().sum(-1, keepdim=True).sqrt()
+            steps.append(f"{letter} = Cast <to = 11> ({letter}_rows)")
+    return " ".join(steps)
 
 
-def export_request_head(config: ModelConfig, weights: Mapping[str, NDArray[Any]], path: Path) -> None:
-    """Writes `model.onnx` for any number of rows. Needs the `train` extra (onnxscript)."""
-    hidden, heads = config.hidden, config.heads
-    sums = (heads, hidden)
-    example = (
-        *(torch.zeros(shape) for shape in ((3, hidden), (3, hidden), (3,))),
-        *(torch.ones(shape, dtype=torch.float64) for shape in ((*sums, hidden), sums, (), (), ())),
-    )
-    dynamic = {name: {0: torch.export.Dim.DYNAMIC} for name in ROW_INPUTS} | dict.fromkeys(SUM_INPUTS)
-    with _quiet():
-        program = torch.onnx.export(
-            RequestHead(config, weights).eval(),
-            example,
-            input_names=[*ROW_INPUTS, *SUM_INPUTS],
-            output_names=list(OUTPUTS),
-            dynamic_shapes=dynamic,
-            opset_version=OPSET,
-            dynamo=True,
-            verbose=False,
-        )
-    if program is None:
-        raise RuntimeError("torch exported nothing")
-    program.save(str(path), external_data=False)
+def _scale(config: ModelConfig) -> str:
+    """`scale` (n, 1, 1): one over the nodes in the sums and the norms of their rows; `own` is 1 for a row that joins them."""
+    nodes = """
+        added_double = Cast <to = 11> (added)
+        own = Reshape (added_double, by_row)
+        nodes = Add (count, own)
+    """
+    if config.normalization != "frobenius":
+        return nodes + "scale = Div (one, nodes)"
+    return f"""
+        {nodes}
+        both = Constant <value_ints = [1, 2]> ()
+        zero = Constant <value = double {{0}}> ()
+        q_square = ReduceSumSquare (q, both)
+        k_square = ReduceSumSquare (k, both)
+        q_own = Mul (own, q_square)
+        k_own = Mul (own, k_square)
+        q_norm = Add (query_square, q_own)
+        k_norm = Add (key_square, k_own)
+        norms = Mul (q_norm, k_norm)
+        is_some = Greater (norms, zero)
+        norms_or_one = Where (is_some, norms, one)
+        root = Sqrt (norms_or_one)
+        divisor = Mul (nodes, root)
+        scale_of_some = Div (one, divisor)
+        scale = Where (is_some, scale_of_some, zero)
+    """
+
+
+ATTENDED = """
+    itself = Mul (q, k)
+    itself_sum = ReduceSum (itself, third)
+    self_weight = Mul (own, itself_sum)
+    from_sums = Einsum <equation = "nhd,hde->nhe"> (q, key_value)
+    from_itself = Mul (self_weight, v)
+    mixed = Add (from_sums, from_itself)
+    total_of_sums = Einsum <equation = "nhd,hd->nh"> (q, key)
+    total_by_head = Unsqueeze (total_of_sums, third)
+    total = Add (total_by_head, self_weight)
+    mixed_scaled = Mul (mixed, scale)
+    total_scaled = Mul (total, scale)
+    numerator = Add (v, mixed_scaled)
+    denominator = Add (one, total_scaled)
+    by_heads = Div (numerator, denominator)
+    mean = ReduceMean <keepdims = 0> (by_heads, second)
+    attended = Cast <to = 1> (mean)
+"""
+"""A row's share of the sums is of order 1/N: products in float64, as the sums are, then one rounding."""
+
+
+def _answered(config: ModelConfig) -> str:
+    steps, rows = [], "attended"
+    if (residual := config.attention_residual) is not None:
+        steps.append(_mixed("attended_residual", rows, "inputs", 1 - residual))
+        rows = "attended_residual"
+    if config.attention_layer_norm:
+        steps.append(f"""
+            attended_squares = ReduceSumSquare ({rows}, second)
+            {_none_of_overflow("attended_finite", rows, "attended_squares")}
+            attended_normed = LayerNormalization <epsilon = {NORM_EPSILON:.9f}>
+                (attended_finite, attention_norm_weight, attention_norm_bias)
+        """)
+        rows = "attended_normed"
+    if config.attention_activation:
+        steps.append(f"attended_active = Relu ({rows})")
+        rows = "attended_active"
+    if config.combine == "cat":
+        steps.append(f"embeddings = Concat <axis = 1> ({rows}, graph_states)")
+    else:
+        steps.append(_mixed("embeddings", rows, "graph_states", config.alpha))
+    return " ".join(steps) + " logits = Gemm <transB = 1> (embeddings, output_weight, output_bias)"
+
+
+def _none_of_overflow(name: str, rows: str, squares: str) -> str:
+    """The rows, or NaN where their squares overflow: over an infinite length they would be zeros, and pass for an answer."""
+    return f"""
+        {name}_or_nan = Sub ({squares}, {squares})
+        {name} = Add ({rows}, {name}_or_nan)
+    """
+
+
+def _mixed(name: str, first: str, second: str, share: float) -> str:
+    """`share` of the second, the rest of the first."""
+    return f"""
+        {name}_rest = Constant <value_float = {1 - share:.17f}> ()
+        {name}_share = Constant <value_float = {share:.17f}> ()
+        {name}_first = Mul ({first}, {name}_rest)
+        {name}_second = Mul ({second}, {name}_share)
+        {name} = Add ({name}_first, {name}_second)
+    """
 
 
 def describe(path: Path, summary: Summary, probes: Probes) -> dict[str, Any]:
@@ -160,21 +215,3 @@ def _check_on_runtime(path: Path, providers: list[str], summary: Summary, probes
 def sum_feeds(sums: AttentionSums) -> dict[str, NDArray[np.float64]]:
     """The sums by the names of their inputs in `model.onnx`."""
     return {name: np.asarray(getattr(sums, name), dtype=np.float64) for name in SUM_INPUTS}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps back two remarks of torch about itself; whatever else it says about our model is heard."""
-    registration = logging.getLogger("torch.onnx._internal.exporter._registration")  # "torchvision is not installed"
-    level = registration.level
-    registration.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
-            yield
-    finally:
-        registration.setLevel(level)
-
-
-def _square(rows: Tensor) -> Tensor:
-    return rows.double().square().sum((1, 2))[:, None]

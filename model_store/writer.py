@@ -50,7 +50,7 @@ from sgformer import Graph, ModelConfig, Summary, summarize
 StatesType = Literal["float32", "float16"]
 PROBE_TOLERANCE = {"float32": 1e-4, "float16": 1e-2}
 """float32 forwards of one model in two orders differ by some 1e-5; half precision keeps three digits."""
-LIBRARIES = ("sgformer-serving", "torch", "numpy", "safetensors", "onnx", "onnxscript")
+LIBRARIES = ("sgformer-serving", "torch", "numpy", "safetensors", "onnx")
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _as_float(array: NDArray[Any]) -> NDArray[Any]:
 def _exported(
     folder: Path, config: ModelConfig, weights: Mapping[str, NDArray[Any]], summary: Summary, probes: Probes
 ) -> dict[str, Any]:
-    from model_store.request_head import describe, export_request_head  # torch's exporter takes a second to load
+    from model_store.request_head import describe, export_request_head
 
     export_request_head(config, weights, folder / ONNX)
     return describe(folder / ONNX, summary, probes)
