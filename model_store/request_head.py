@@ -90,7 +90,7 @@ def _projected(config: ModelConfig) -> str:
 
 
 def _scale(config: ModelConfig) -> str:
-    """`scale` (n, 1, 1): one over the nodes in the sums and the norms of their rows; `own` is 1 for a row that joins them."""
+    """`scale` (n, 1, 1): one over the nodes in the sums and the norms of their rows; `own` is 1 for a row that joins."""
     nodes = """
         added_double = Cast <to = 11> (added)
         own = Reshape (added_double, by_row)

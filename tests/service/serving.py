@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,8 @@ from tests.model_store.samples import small_contents
 
 CONTENTS = small_contents(config={"layers": 3, "hidden": 8, "gnn_activation": False}, classes=("x", "y", "z"))
 """Of the version that most tests ask. Without a ReLU in the GCN, what a neighbour changes is seen in the answer."""
-PATIENT = {"SGF_POLL_SECONDS": "0.05", "SGF_MAX_LAG_SECONDS": "30", "SGF_DEADLINE_SECONDS": "20"}
+PATIENT = {"poll_seconds": 0.05, "max_lag_seconds": 30.0, "deadline_seconds": 20.0, "body_seconds": 60.0}
+"""Tests share two cores, with each other and with whoever else is on the machine."""
 
 
 class Running(NamedTuple):
@@ -36,8 +38,7 @@ class Running(NamedTuple):
 @contextmanager
 def in_thread(store: Path, **settings: Any) -> Iterator[httpx.Client]:
     """The application under uvicorn in a thread; a client of it."""
-    patient = {"poll_seconds": 0.05, "max_lag_seconds": 30.0, "deadline_seconds": 20.0}  # tests share two cores
-    app = create_app(Settings(store=store, access_log=False, **(patient | settings)))
+    app = create_app(Settings(store=store, access_log=False, **(PATIENT | settings)))
     quiet = {"log_config": None, "access_log": False, "proxy_headers": False}
     server = uvicorn.Server(uvicorn.Config(app, port=0, http=Protocol, timeout_graceful_shutdown=3, **quiet))
     thread = threading.Thread(target=server.run, daemon=True)
@@ -48,6 +49,7 @@ def in_thread(store: Path, **settings: Any) -> Iterator[httpx.Client]:
         try:
             yield client
         finally:
+            client.close()  # else the server waits for a last question on its connections
             server.should_exit = True
             thread.join(timeout=60)
             assert not thread.is_alive()
@@ -58,7 +60,7 @@ def in_processes(store: Path, workers: int = 1, **settings: str) -> Iterator[Run
     """`sgf-serve` as a user starts it."""
     port = free_port()
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SGF_")}
-    environ |= PATIENT | {f"SGF_{name.upper()}": value for name, value in settings.items()}
+    environ |= {f"SGF_{name.upper()}": str(value) for name, value in (PATIENT | settings).items()}
     command = [sys.executable, "-m", "service", "--store", str(store), "--port", str(port), "--workers", str(workers)]
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
         lines: list[str] = []
@@ -71,6 +73,7 @@ def in_processes(store: Path, workers: int = 1, **settings: str) -> Iterator[Run
                 assert process.poll() is None, "".join(lines)
                 yield Running(client, process, lines)
             finally:
+                client.close()
                 process.terminate()
                 process.wait(timeout=60)
 
@@ -82,11 +85,18 @@ def is_up(client: httpx.Client) -> bool:
         return False
 
 
+_ports = count(20_000 + 6_000 * (os.environ.get("PYTEST_XDIST_WORKER") == "gw1") + os.getpid() % 5_000)
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """One that nobody else is given before it is bound: not by the kernel, whose own begin at 32,768, nor by the other
+    worker of the tests.
+    """
+    for port in _ports:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("there is always one more")
 
 
 def until(condition: Any, seconds: float = 60) -> None:

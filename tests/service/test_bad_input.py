@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +221,7 @@ def test_what_is_no_http_gets_the_one_shape_too(client: httpx.Client) -> None:
 
 
 def test_a_body_that_does_not_come(store: Path) -> None:
-    with in_thread(store, body_seconds=0.2) as client, socket.create_connection(("127.0.0.1", client.base_url.port)) as slow:
+    with in_thread(store, body_seconds=1.0) as client, socket.create_connection(("127.0.0.1", client.base_url.port)) as slow:
         slow.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{")
         assert client.post("/predict", json={"nodes": [1]}).status_code == 200
         slow.settimeout(30)
@@ -233,7 +232,6 @@ def test_a_caller_that_hangs_up_in_the_middle_harms_nobody(client: httpx.Client)
     for _ in range(20):
         with socket.create_connection(("127.0.0.1", client.base_url.port)) as rude:
             rude.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
-    time.sleep(0.05)
     assert client.post("/predict", json={"nodes": [1]}).status_code == 200
 
 

@@ -14,6 +14,7 @@ from uvicorn.server import ServerState
 from service.admission import overloaded
 from service.exchange import Reply
 from service.protocol import Protocol
+from tests.service import hurried
 from tests.service.test_protocol import Sink
 
 HEAD = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n"
@@ -60,7 +61,7 @@ def run(work: Callable[[Crowded, Caller], Awaitable[None]]) -> None:
         app = Crowded()
         await work(app, Caller(app))
 
-    asyncio.run(main())
+    hurried.run(main())
 
 
 def test_a_connection_that_is_not_used_again_is_closed_whenever_its_body_came() -> None:
@@ -125,7 +126,7 @@ def test_an_application_that_turns_nobody_away_is_asked_everything() -> None:
         await asyncio.sleep(0.2)
         assert (app.called, caller.answers[-2:]) == (1, b"ok")
 
-    asyncio.run(main())
+    hurried.run(main())
 
 
 def test_a_large_packet_is_not_taken_for_a_long_head() -> None:

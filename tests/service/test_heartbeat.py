@@ -57,7 +57,7 @@ def test_a_listener_that_fails_is_called_again_and_stops_no_other(caplog: pytest
 def test_a_log_that_nobody_reads_any_more_costs_nothing_but_the_log(store: Path) -> None:
     """As with `sgf-serve 2>&1 | head`: bodies are still given up on, metrics still booked."""
     port = free_port()
-    command = [sys.executable, "-m", "service", "--store", str(store), "--port", str(port), "--body-seconds", "0.2"]
+    command = [sys.executable, "-m", "service", "--store", str(store), "--port", str(port), "--body-seconds", "1"]
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process, httpx.Client(base_url=url, timeout=30) as client:
         try:

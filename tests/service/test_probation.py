@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from model_store import Store
+from model_store import ModelVersions, Store
 from service.errors import Refusal
 from service.known import KnownNodes
 from service.loaded import load
@@ -79,9 +80,10 @@ def test_callers_who_hang_up_and_crowds_say_nothing_about_a_version(two: Path, m
 
     monkeypatch.setattr(KnownNodes, "ask", refuses)
     Store(two).model("demo").activate(2)
+    looked_twice = looks(two, monkeypatch)
     with in_thread(two, probation_answers=5) as client:
         statuses = {client.post("/predict", json={"nodes": [1]}).status_code for _ in range(20)}
-        time.sleep(0.3)  # several looks
+        looked_twice(1)
         assert statuses == {503}
         assert client.get("/models").json()["probation"] == 2
     assert history(two)[-1] == ("activate", 2)
@@ -100,8 +102,27 @@ def test_a_version_that_somebody_rolled_back_to_is_not_judged(two: Path) -> None
     assert (probation.watched, versions.live()) == (None, 1)
 
 
+def looks(store: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Waits until so many workers have looked after their version twice: the second look began after the call."""
+    look, looked = Probation.look, Counter[int]()
+
+    def counted(self: Probation, versions: ModelVersions) -> None:
+        look(self, versions)
+        looked[id(self)] += versions.folder.is_relative_to(store)
+
+    def looked_twice(workers: int) -> None:
+        looked.clear()
+        until(lambda: sum(times >= 2 for times in list(looked.values())) == workers)
+
+    monkeypatch.setattr(Probation, "look", counted)
+    return looked_twice
+
+
 @pytest.mark.usefixtures("bad_answers")
-def test_few_failures_and_old_versions_and_a_switch_that_is_off_change_nothing(two: Path) -> None:
+def test_few_failures_and_old_versions_and_a_switch_that_is_off_change_nothing(
+    two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_twice = looks(two, monkeypatch)
     versions = Store(two).model("demo")
     versions.activate(2)
     ask: dict[str, Any] = {"json": {"nodes": [1]}}
@@ -111,9 +132,11 @@ def test_few_failures_and_old_versions_and_a_switch_that_is_off_change_nothing(t
         with in_thread(two, auto_rollback=False, probation_answers=1) as other:
             for _ in range(10):
                 assert other.post("/predict", **ask).status_code == 500
+            looked_twice(2)
         with in_thread(two, probation_seconds=0.01, probation_answers=1) as other:
             for _ in range(10):
                 assert other.post("/predict", **ask).status_code == 500
+            looked_twice(2)
         assert versions.live() == 2
         assert client.get("/models").json()["probation"] == 2
 

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from service.protocol import HEAD_BYTES, Together
-from tests.service.serving import in_processes, in_thread
+from tests.service import hurried
+from tests.service.serving import in_thread
 
 QUESTION = b'POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 14\r\n\r\n{"nodes": [1]}'
 
@@ -83,14 +84,14 @@ def test_a_client_that_reads_nothing_is_hung_up_on_and_a_slow_one_is_not(monkeyp
         await asyncio.sleep(0.3)
         assert sink.aborted
 
-    asyncio.run(main())
+    hurried.run(main())
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /predict HT", QUESTION + b"POST /predict HTTP/1.1\r\nhost:"])
 def test_a_request_whose_head_does_not_come_is_not_waited_for(
     store: Path, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.protocol.HEAD_SECONDS", 0.2)
+    monkeypatch.setattr("service.protocol.HEAD_SECONDS", 0.5)
     with in_thread(store) as client, socket.create_connection(("127.0.0.1", client.base_url.port)) as silent:
         silent.settimeout(60)
         silent.sendall(sent)
@@ -118,9 +119,9 @@ def test_a_head_without_end_is_refused(client: httpx.Client, piece: bytes) -> No
     assert client.post("/predict", json={"nodes": [1]}, headers={"x-long": "x" * 30_000}).status_code == 200
 
 
-def test_the_service_sends_head_and_body_together(store: Path) -> None:
+def test_the_service_sends_head_and_body_together(client: httpx.Client) -> None:
     body = b'{"nodes": [1]}'
-    with in_processes(store) as running, socket.create_connection(("127.0.0.1", running.client.base_url.port)) as caller:
+    with socket.create_connection(("127.0.0.1", client.base_url.port)) as caller:
         head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         caller.sendall(head % len(body) + body)
         first = caller.recv(65536)

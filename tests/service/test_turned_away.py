@@ -29,8 +29,10 @@ QUESTION = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n%b\r\n%b
 
 class Full(NamedTuple):
     client: httpx.Client
+    holding: threading.Event
+    """Set by the one that holds the only place."""
     release: threading.Event
-    """Set: the one that holds the only place is answered."""
+    """Set: he is answered."""
     called: list[str]
     """The paths that came as far as the application."""
 
@@ -38,10 +40,11 @@ class Full(NamedTuple):
 @pytest.fixture(scope="module")
 def small(store: Path) -> Iterator[Full]:
     """A service of one place."""
-    release, called = threading.Event(), []
+    holding, release, called = threading.Event(), threading.Event(), []
     answer, call = Answering.answer, Gateway.__call__
 
     async def slowly(self: Answering, *arguments: Any) -> Answer:
+        holding.set()
         while not release.is_set():
             await asyncio.sleep(0.005)
         return await answer(self, *arguments)
@@ -55,16 +58,17 @@ def small(store: Path) -> Iterator[Full]:
         patch.setattr(Gateway, "__call__", counted)
         client = stack.enter_context(in_thread(store, max_inflight=1, api_keys=("a-key-of-sixteen",)))
         client.headers["authorization"] = "Bearer a-key-of-sixteen"
-        yield Full(client, release, called)
+        yield Full(client, holding, release, called)
 
 
 @pytest.fixture
 def full(small: Full) -> Iterator[Full]:
     """Its place is taken."""
     small.release.clear()
+    small.holding.clear()
     first = threading.Thread(target=lambda: small.client.post("/predict", json={"nodes": [1]}))
     first.start()
-    until(lambda: "sgf_queue_depth 1.0" in small.client.get("/metrics").text)
+    assert small.holding.wait(60)
     small.called.clear()
     yield small
     small.release.set()
