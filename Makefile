@@ -18,7 +18,7 @@ run: .venv/.installed  ## train the demo model if there is none, and serve it on
 	$(BIN)/python -m service --model digits
 
 test: check  ## lint, type-check, run every test
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: .venv/.installed  ## lint and type-check
 	$(BIN)/ruff check .

@@ -108,6 +108,9 @@ class Shell:
         log = self.files / "serving.log"
         self._serving = int(self.run(f"{{ {command}\n}} >{log} 2>&1 & echo $!"))
 
+    def serves(self) -> bool:
+        return bool(_living(group=self._serving))
+
     def log(self) -> str:
         return (self.files / "serving.log").read_text()
 
@@ -116,6 +119,7 @@ class Shell:
             with suppress(ProcessLookupError):
                 os.killpg(self._serving, signal.SIGTERM)
             _wait_for_the_end(group=self._serving, seconds=30)
+            assert not self.serves(), f"it did not end: {self.log()}"
             self._serving = 0
 
     def close(self) -> None:

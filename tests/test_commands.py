@@ -52,6 +52,10 @@ ROUGHLY, ANY_ID = 0.05, ("snapshot", "job")
 """Training ends elsewhere on another processor: how far a shown probability may be off, and what is different each time."""
 
 
+LEISURELY = {"OMP_NUM_THREADS": "1", "SGF_MAX_LAG_SECONDS": "30", "SGF_DEADLINE_SECONDS": "20"}
+"""Two test workers on two cores: threads that wait for each other take minutes, and a worker of the service may run late."""
+
+
 class Step(NamedTuple):
     language: str
     text: str
@@ -112,8 +116,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     for name in ("pyproject.toml", "constraints.txt"):
         os.utime(clone / name, (0, 0))  # older than the environment, which is the one that runs this test
     write_folder(clone / "my_graph", "csv")
-    # Two test workers on two cores: threads that wait for each other take minutes, and a worker of the service may run late.
-    with closing(Shell(clone, free_port(), OMP_NUM_THREADS="1", SGF_MAX_LAG_SECONDS="30")) as shell:
+    with closing(Shell(clone, free_port(), **LEISURELY)) as shell:
         yield shell
 
 
@@ -140,7 +143,8 @@ def carried_out(step: Step, shell: Shell) -> None:
         printed(step.text, shell)
     elif SERVES.match(command):
         shell.serve(command)
-        until(lambda: is_ready(shell.port), seconds=120)
+        until(lambda: is_ready(shell.port) or not shell.serves(), seconds=120)
+        assert shell.serves(), f"{command}\nended: {shell.log()}"
     else:
         if command.startswith("make run"):
             shell.stop_serving()  # the page says so

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 import tomllib
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,7 @@ import uvicorn
 
 from service import logs
 from service.__main__ import serve
-from service.settings import Settings
+from service.settings import THREAD_LIMITS, Settings
 from tests.deploy.tools import ROOT
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -35,7 +36,9 @@ def drain_seconds() -> float:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logs, "set_up", lambda: None)
         patch.setattr(uvicorn, "run", lambda *_, **options: told.update(options))
-        patch.setenv("PROMETHEUS_MULTIPROC_DIR", "")  # restored: serving sets it
+        patch.setattr(signal, "signal", lambda *_: None)
+        for name in ("PROMETHEUS_MULTIPROC_DIR", *THREAD_LIMITS):
+            patch.setenv(name, "")  # restored: serving sets it
         serve(Settings())
     return float(told["timeout_graceful_shutdown"])
 

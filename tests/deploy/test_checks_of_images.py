@@ -41,7 +41,7 @@ def promising(request: pytest.FixtureRequest) -> Iterator[tuple[int, subprocess.
     port = free_port()
     with subprocess.Popen([sys.executable, "-c", PROMISES.format(at_the_end=request.param), str(port)]) as process:
         try:
-            until(lambda: f":{port:04X} " in Path("/proc/net/tcp").read_text())
+            until(lambda: f":{port:04X} 00000000:0000 0A" in Path("/proc/net/tcp").read_text())  # it listens
             yield port, process
         finally:
             process.kill()

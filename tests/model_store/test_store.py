@@ -166,19 +166,19 @@ def test_odd_things_among_the_versions_stop_nobody(store: Store) -> None:
 
 
 def test_history_read_while_a_version_goes_live_is_never_short(
-    versions: ModelVersions, monkeypatch: pytest.MonkeyPatch
+    versions: ModelVersions,
 ) -> None:
     answers = iter([1, 2, 2])
 
-    def live(_self: ModelVersions) -> int:
-        now = next(answers)
-        if now == 1:
-            log = versions.folder / "HISTORY"
-            log.write_text(log.read_text() + json.dumps({"action": "activate", "version": 2, "at": "now"}) + "\n")
-        return now
+    class Changing(ModelVersions):
+        def live(self) -> int:
+            now = next(answers)
+            if now == 1:
+                log = self.folder / "HISTORY"
+                log.write_text(log.read_text() + json.dumps({"action": "activate", "version": 2, "at": "now"}) + "\n")
+            return now
 
-    monkeypatch.setattr(ModelVersions, "live", live)
-    assert [event.version for event in versions.history().events] == [1, 2]
+    assert [event.version for event in Changing(versions.folder).history().events] == [1, 2]
 
 
 def test_pruning_keeps_the_newest_the_live_and_the_one_to_go_back_to(store: Store) -> None:
@@ -321,11 +321,13 @@ def test_other_users_may_read_what_is_published(versions: ModelVersions) -> None
         assert path.stat().st_mode & 0o044 == 0o044, path
 
 
-def test_the_live_version_is_opened_even_if_it_changes_meanwhile(
-    versions: ModelVersions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_live_version_is_opened_even_if_it_changes_meanwhile(versions: ModelVersions) -> None:
     """CURRENT is read, then another version goes live and the first is pruned, then it is opened."""
     answers = iter([7, 2, 2])
-    monkeypatch.setattr(ModelVersions, "live", lambda _self: next(answers))
-    with versions.open() as snapshot:
+
+    class Changing(ModelVersions):
+        def live(self) -> int:
+            return next(answers)
+
+    with Changing(versions.folder).open() as snapshot:
         assert snapshot.folder == Path(versions.folder / "2")

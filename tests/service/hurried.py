@@ -1,4 +1,4 @@
-"""Work whose timers cost no time, and that no busy machine can delay: the loop's clock goes on when there is nothing to do."""
+"""Work whose timers cost no time, and that no busy machine delays: the loop's clock goes on when there is nothing to do."""
 
 from __future__ import annotations
 

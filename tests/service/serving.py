@@ -59,7 +59,8 @@ def in_thread(store: Path, **settings: Any) -> Iterator[httpx.Client]:
 def in_processes(store: Path, workers: int = 1, **settings: str) -> Iterator[Running]:
     """`sgf-serve` as a user starts it."""
     port = free_port()
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("SGF_")}
+    ours = ("SGF_", "OMP_NUM_THREADS")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     environ |= {f"SGF_{name.upper()}": str(value) for name, value in (PATIENT | settings).items()}
     command = [sys.executable, "-m", "service", "--store", str(store), "--port", str(port), "--workers", str(workers)]
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:

@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 
 from model_store import Store
+from model_store.leftovers import LOCK
+from model_store.locks import exclusive
 from tests.training.samples import labelled
 from training.__main__ import main
 from training.events import Pace
@@ -130,7 +132,7 @@ def test_a_steady_split_keeps_its_shares_on_average(keys: Any) -> None:
 
 
 def test_sigterm_while_it_publishes_leaves_nothing_behind(tmp_path: Path) -> None:
-    write_graph(tmp_path / "graph.npz")
+    write_graph(tmp_path / "graph.npz", nodes=5_000)
     command = [sys.executable, "-m", "training", "--data", str(tmp_path / "graph.npz"), "--epochs", "1", "--no-checkpoint"]
     command += ["--store", str(tmp_path / "models"), "--model", "demo", "--events", str(tmp_path / "events")]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
@@ -138,7 +140,9 @@ def test_sigterm_while_it_publishes_leaves_nothing_behind(tmp_path: Path) -> Non
         while not folder.exists() or not any(path.is_dir() for path in folder.iterdir()):
             assert process.poll() is None
             time.sleep(0.005)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 130
+        with exclusive(folder / LOCK):  # so that it cannot be done before the signal comes
+            assert any(path.is_dir() for path in folder.iterdir())
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=60) == 130
     assert events(tmp_path / "events")[-1]["event"] == "stopped"
     assert [path.name for path in folder.iterdir() if path.name != ".lock"] == []

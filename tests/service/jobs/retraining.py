@@ -50,10 +50,10 @@ def data_root(folder: Path) -> Path:
     return root
 
 
-def weak_model(store: Path, root: Path, job: str | None = None, activate: bool = True) -> None:
-    """One epoch: anything is better."""
+def weak_model(store: Path, root: Path, job: str | None = None, activate: bool = True, epochs: int = 1) -> None:
+    """With one epoch: anything is better."""
     data = read_user_data(root / "graph.npz")
-    config, training = configurations(data, {"hidden": 8, "epochs": 1})
+    config, training = configurations(data, {"hidden": 8, "epochs": epochs})
     trained = train(config, data, TrainingConfig(epochs=training.epochs))
     about = {"dataset": {"sha256": data.sha256()}, "training": {"split": data.drawn, "job": job}}
     publish(trained.model, data.graph, store=Store(store), name="demo", onnx=False, activate=activate, **about)
@@ -87,9 +87,9 @@ def ended(client: httpx.Client, job_id: str) -> dict[str, Any]:
     return _when(client, job_id, lambda found: found["state"] not in ("queued", "running"))
 
 
-def trains(client: httpx.Client, job_id: str) -> dict[str, Any]:
+def trains(client: httpx.Client, job_id: str, beyond: int = 0) -> dict[str, Any]:
     """Waits until its epochs pass."""
-    return _when(client, job_id, lambda found: found["epoch"] > 0)
+    return _when(client, job_id, lambda found: found["epoch"] > beyond)
 
 
 def _when(client: httpx.Client, job_id: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -97,9 +97,8 @@ def _when(client: httpx.Client, job_id: str, condition: Callable[[dict[str, Any]
     found: dict[str, Any] = {}
 
     def look() -> bool:
-        time.sleep(LOOK_SECONDS)
         found.update(job(client, job_id))
-        return condition(found)
+        return condition(found) or bool(time.sleep(LOOK_SECONDS))
 
     until(look, PATIENCE_SECONDS)
     return found

@@ -16,10 +16,12 @@ from model_store import Store
 from service.jobs.local import FOLDER
 from service.jobs.record import Job
 from service.jobs.sqlite_ledger import SqliteLedger
+from service.jobs.training_process import LOCK, is_held
 from tests.service.jobs.retraining import (
     ADMIN,
     CANCEL_SECONDS,
     FOR_EVER,
+    PATIENCE_SECONDS,
     QUICK,
     TOKEN,
     busy_machine,
@@ -66,11 +68,11 @@ def test_a_retraining_under_load_is_watched_judged_and_taken_over(running: Runni
 
     def load() -> None:
         while not stop.is_set():
-            with httpx.Client(base_url=client.base_url, timeout=30) as own:
+            with httpx.Client(base_url=client.base_url, timeout=30, verify=False) as own:  # noqa: S501  # plain HTTP
                 for _ in range(10):
                     response = own.post("/predict", json=question)
                     seen[response.status_code, response.json().get("version", 0)] += 1
-                    stop.wait(0.01)
+                    stop.wait(0.02)  # the training is idle, and lives on what is left
 
     callers = [threading.Thread(target=load) for _ in range(2)]
     for caller in callers:
@@ -80,7 +82,7 @@ def test_a_retraining_under_load_is_watched_judged_and_taken_over(running: Runni
         told = events(client, job_id)
         # Two workers took version 1, and then each took version 2.
         until(lambda: 'sgf_model_swaps_total{result="taken"} 4.0' in client.get("/metrics").text)
-        until(lambda: seen[200, 2] > 100)
+        until(lambda: seen[200, 2] > 40)
     finally:
         stop.set()
         for caller in callers:
@@ -114,7 +116,7 @@ def test_a_retraining_under_load_is_watched_judged_and_taken_over(running: Runni
 
 
 def test_a_challenger_that_was_made_worse_stays_out_and_the_job_says_why(running: Running, folder: Path) -> None:
-    assert ended(running.client, submit(running.client, overrides=QUICK, activate="always"))["live"]  # a champion that knows
+    weak_model(folder / "models", folder / "data", epochs=40)  # not weak any more
     found = ended(running.client, submit(running.client, data="shuffled.npz", overrides=QUICK))
     versions = Store(folder / "models").model("demo")
     assert (found["state"], found["live"], versions.live()) == ("succeeded", False, found["parent"])
@@ -157,15 +159,9 @@ def test_one_key_makes_one_job_and_another_request_has_to_wait(running: Running)
         assert seconds_until(lambda: not training_processes(job_id)) < CANCEL_SECONDS
         assert ended(client, job_id)["state"] == "cancelled"
     assert submit(client, "nightly", overrides=FOR_EVER, activate="never") == job_id, "the key stays the job's"
-    refused(client.post(f"/admin/jobs/{submit_done(client)}/cancel", headers=ADMIN), 409, "conflict")
-
-
-def submit_done(client: httpx.Client) -> str:
-    """A job that has succeeded: the live weights over the same data."""
-    job_id = submit(client, refresh=True, activate="never")
-    found = ended(client, job_id)
-    assert (found["state"], found["live"]) == ("succeeded", False), found
-    return job_id
+    assert client.post(f"/admin/jobs/{job_id}/cancel", headers=ADMIN).json()["state"] == "cancelled", (
+        "asked twice, once done"
+    )
 
 
 def test_a_training_that_is_killed_has_failed_and_the_next_one_runs(running: Running, folder: Path) -> None:
@@ -197,6 +193,7 @@ def test_a_training_that_is_killed_has_failed_and_the_next_one_runs(running: Run
     found = ended(client, job_id)
     assert (found["state"], found["live"], found["parent"]) == ("succeeded", True, live)
     assert found["verdict"]["reason"] == "the weights are those of the live version"
+    assert "succeeded" in refused(client.post(f"/admin/jobs/{job_id}/cancel", headers=ADMIN), 409, "conflict")
 
 
 def test_a_worker_that_is_killed_while_it_attends_is_followed_by_another(running: Running) -> None:
@@ -210,7 +207,7 @@ def test_a_worker_that_is_killed_while_it_attends_is_followed_by_another(running
     until(lambda: client.get("/health/ready").status_code == 200)
     before = job(client, job_id)
     assert before["state"] == "running"
-    until(lambda: job(client, job_id)["epoch"] > before["epoch"])
+    trains(client, job_id, beyond=before["epoch"])
     cancelled(client, job_id)
     assert not training_processes(job_id)
 
@@ -235,11 +232,11 @@ def test_a_service_that_is_killed_and_started_again_goes_on_with_its_jobs(folder
         trains(first.client, job_id)
         first.process.kill()
     with in_processes(store, data_root=root, **SETTINGS) as second:
-        before = job(second.client, job_id)
-        until(lambda: job(second.client, job_id)["epoch"] > before["epoch"])
+        trains(second.client, job_id, beyond=job(second.client, job_id)["epoch"])
         second.process.kill()
     for pid in training_processes(job_id):
         os.kill(pid, signal.SIGKILL)  # as when the machine goes down
+    until(lambda: not is_held(store / FOLDER / job_id / LOCK), PATIENCE_SECONDS)  # at idle priority, nobody hurries it
     with in_processes(store, data_root=root, training_seconds="2", **SETTINGS) as third:
         found = ended(third.client, job_id)
         assert (found["state"], found["live"]) == ("failed", False)

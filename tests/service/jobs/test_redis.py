@@ -19,6 +19,7 @@ from tests.service.jobs.retraining import (
     ADMIN,
     CANCEL_SECONDS,
     FOR_EVER,
+    PATIENCE_SECONDS,
     QUICK,
     TOKEN,
     busy_machine,
@@ -105,7 +106,7 @@ def test_a_worker_that_is_killed_takes_its_training_along_and_the_job_has_failed
         job_id = submit(client, overrides=FOR_EVER)
         trains(client, job_id)
         process.send_signal(signal.SIGKILL)
-        until(lambda: not training_processes(job_id))  # at idle priority, with nobody left to hurry it
+        until(lambda: not training_processes(job_id), PATIENCE_SECONDS)  # at idle priority, with nobody left to hurry it
     found = ended(client, job_id)
     assert (found["state"], found["version"]) == ("failed", None)
     assert found["error"].startswith("nothing was heard of its worker for 10 s")
@@ -137,7 +138,7 @@ def test_a_job_that_was_given_up_while_its_worker_was_paused_does_not_go_live(
             following = submit(client, overrides=FOR_EVER)
             trains(client, following)  # by the other worker
             os.kill(training, signal.SIGCONT)  # its supervisor sleeps on
-            until(lambda: not training_processes(job_id))
+            until(lambda: not training_processes(job_id), PATIENCE_SECONDS)
         finally:
             os.kill(horse, signal.SIGCONT)
         until(lambda: not Path(f"/proc/{horse}").exists())
@@ -170,7 +171,7 @@ def test_redis_that_is_killed_and_comes_back_empty_loses_no_job_that_trains(
         assert client.post("/predict", json={"nodes": [1]}).status_code == 200
         redis_server.start()
         until(lambda: client.get(f"/admin/jobs/{job_id}", headers=ADMIN).status_code == 200)
-        until(lambda: job(client, job_id)["epoch"] > before["epoch"])
+        trains(client, job_id, beyond=before["epoch"])
         assert retrain(client).json()["details"] == {"job": job_id}, "it still is the one job of this model"
         cancelled(client, job_id)
         job_id = submit(client, refresh=True)
