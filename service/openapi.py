@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+import orjson
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
+from service import encoding
 from service.answers import ErrorAnswer, PredictAnswer
 from service.errors import STATUS
 from service.loaded import LoadedModel
+from service.outcome import Outcome
 from service.questions import Question
 
 MANY_FEATURES = 32
@@ -55,9 +58,10 @@ def document(app: FastAPI, loaded: LoadedModel | None) -> dict[str, Any]:
     schemas |= definitions.get("$defs", {})
     found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     about = "Predictions for nodes of the graph, and for nodes that it has never seen."
-    found["paths"]["/predict"] = {"post": _operation("predict", about, loaded, _json_answer())}
-    npy = {"application/x-npy": {"schema": {"type": "string", "format": "binary"}}}
-    found["paths"]["/embed"] = {"post": _operation("embed", "Embeddings of the same nodes.", loaded, _json_answer() | npy)}
+    found["paths"]["/predict"] = {"post": _operation("predict", about, loaded, _json_answer(loaded, "predictions"))}
+    content = _json_answer(loaded, "embeddings")
+    content["application/x-npy"] = {"schema": {"type": "string", "format": "binary"}}
+    found["paths"]["/embed"] = {"post": _operation("embed", "Embeddings of the same nodes.", loaded, content)}
     found["tags"] = [{"name": name, "description": told} for name, told in TAGS.items()]
     for name, path in found["paths"].items():
         for operation in path.values():
@@ -106,8 +110,24 @@ def _operation(name: str, about: str, loaded: LoadedModel | None, content: dict[
     }
 
 
-def _json_answer() -> dict[str, Any]:
-    return {"application/json": {"schema": {"$ref": "#/components/schemas/PredictAnswer"}}}
+def _json_answer(loaded: LoadedModel | None, form: Literal["predictions", "embeddings"]) -> dict[str, Any]:
+    schema: dict[str, Any] = {"schema": {"$ref": "#/components/schemas/PredictAnswer"}}
+    if loaded is not None:
+        schema["examples"] = {"known": {"summary": "to the first example", "value": _example_answer(loaded, form)}}
+    return {"application/json": schema}
+
+
+def _example_answer(loaded: LoadedModel, form: Literal["predictions", "embeddings"]) -> Any:
+    """What this version says to the first of its examples."""
+    question = Question(**examples(loaded)["known"]["value"])
+    known = loaded.known(loaded.rows(question.nodes), embeddings=form == "embeddings")
+    parts = [(question.nodes, Outcome.of(known, loaded.config.task, start=0.0))]
+    made = (
+        encoding.predictions_json(loaded, question, parts)
+        if form == "predictions"
+        else encoding.embeddings_json(loaded, parts)
+    )
+    return orjson.loads(made)
 
 
 def _errors(tag: str) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
-from model_store import SnapshotError, StoreError, UnknownVersion
+from model_store import ModelVersions, SnapshotError, StoreError, UnknownVersion
 from service import openapi
+from service.answers import Live, ManifestAnswer, ModelsAnswer, Ready, StoredVersion
 from service.errors import Refusal, refusal_for
 from service.exchange import GZIP_FROM_BYTES
 from service.metrics import CONTENT_TYPE, Metrics
@@ -71,46 +72,38 @@ def pages(
 
 def _add_health(app: FastAPI, rollout: Rollout) -> None:
     @app.get("/health/live", tags=["operations"], summary="The process answers.")
-    async def live() -> dict[str, str]:
-        return {"status": "live"}
+    async def live() -> Live:
+        return Live()
 
     @app.get("/health/ready", tags=["operations"], summary="A version is verified, warmed and has answered its probes.")
-    async def ready() -> dict[str, Any]:
-        return {"status": "ready", **rollout.current().head}
+    async def ready() -> Ready:
+        return Ready.model_validate(rollout.current().head)
 
 
 def _add_models(app: FastAPI, rollout: Rollout) -> None:
     # Ordinary functions: they read files, so FastAPI runs them in its threads.
-    @app.get("/models", tags=["models"], summary="The versions in the store, and which one this worker serves.")
-    def models() -> dict[str, Any]:
+    @app.get(
+        "/models",
+        tags=["models"],
+        summary="The versions in the store, and which one this worker serves.",
+        response_model_exclude_unset=True,
+    )
+    def models() -> ModelsAnswer:
         serving = rollout.current() if rollout.ready else None
-        answer: dict[str, Any] = {"serving": None, "failure": rollout.failure, "versions": []}
-        answer |= {"probation": rollout.probation.watched, "rolled_back": None}
-        if serving is not None:
-            answer["serving"] = serving.head | {"engine": serving.engine_name, "loading_seconds": serving.seconds}
+        told = serving and serving.head | {"engine": serving.engine_name, "loading_seconds": serving.seconds}
+        answer: dict[str, Any] = {"serving": told, "failure": rollout.failure, "probation": rollout.probation.watched}
         try:
             versions = rollout.versions()
             live, numbers = versions.live(), versions.versions()
             answer["rolled_back"] = last_rollback(versions)
         except (StoreError, OSError):
-            return answer  # `failure` says why
-        for version in numbers:
-            try:
-                manifest = versions.manifest(version)
-            except UnknownVersion:
-                continue  # pruned while we were listing
-            except SnapshotError as error:
-                answer["versions"].append({"version": version, "live": version == live, "damaged": str(error)})
-                continue
-            told = {"version": version, "live": version == live, "snapshot": manifest.snapshot, "created": manifest.created}
-            told |= {"nodes": manifest.sizes.nodes, "edges": manifest.sizes.adjacency_entries // 2}
-            answer["versions"].append(told | {"scores": dict(manifest.scores)})
-        return answer
+            return ModelsAnswer(**answer | {"rolled_back": None, "versions": []})  # `failure` says why
+        stored = (_stored(versions, version, version == live) for version in numbers)
+        return ModelsAnswer(**answer, versions=[one for one in stored if one is not None])
 
     @app.get("/models/{version}", tags=["models"], summary="The manifest of one version: settings, scores, classes, files.")
-    def manifest_of(version: Version) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(rollout.versions().manifest(version).to_json())
-        return found | {"version": version}
+    def manifest_of(version: Version) -> ManifestAnswer:
+        return ManifestAnswer(version=version, **json.loads(rollout.versions().manifest(version).to_json()))
 
     @app.get("/models/{version}/report", tags=["models"], summary="Its training report.", response_class=HTMLResponse)
     def report(version: Version) -> HTMLResponse:
@@ -119,6 +112,25 @@ def _add_models(app: FastAPI, rollout: Rollout) -> None:
                 raise Refusal("unknown_report", f"version {version} has no report")
             page = snapshot.report_path.read_text()
         return HTMLResponse(page, headers={"content-security-policy": REPORT_POLICY})
+
+
+def _stored(versions: ModelVersions, version: int, live: bool) -> StoredVersion | None:
+    """None for one that was pruned while we were listing."""
+    try:
+        manifest = versions.manifest(version)
+    except UnknownVersion:
+        return None
+    except SnapshotError as error:
+        return StoredVersion(version=version, live=live, damaged=str(error))
+    return StoredVersion(
+        version=version,
+        live=live,
+        snapshot=manifest.snapshot,
+        created=manifest.created,
+        nodes=manifest.sizes.nodes,
+        edges=manifest.sizes.adjacency_entries // 2,
+        scores=dict(manifest.scores),
+    )
 
 
 def _add_errors(app: FastAPI) -> None:
