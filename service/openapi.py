@@ -131,6 +131,14 @@ def _example_answer(loaded: LoadedModel, form: Literal["predictions", "embedding
 
 
 def _errors(tag: str) -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}}
     codes = {status: sorted(code for code, one in STATUS.items() if one == status) for status in _REFUSED[tag]}
-    return {str(status): {"description": ", ".join(names), "content": content} for status, names in codes.items()}
+    return {
+        str(status): {"description": ", ".join(names), "content": {"application/json": _error(names)}}
+        for status, names in codes.items()
+    }
+
+
+def _error(codes: list[str]) -> dict[str, Any]:
+    sentence = "what was wrong, and what was expected"
+    shown = {code: {"value": {"error": sentence, "code": code, "details": {}}} for code in codes}
+    return {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}, "examples": shown}
