@@ -81,7 +81,13 @@ class _Asking:
     _http_kind: type[httpx.Client] | type[httpx.AsyncClient]
 
     def __init__(
-        self, url: str, *, key: str | None = None, timeout: float = 10.0, retries: int = 4, longest_wait: float = 5.0
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        timeout: float | httpx.Timeout = 10.0,
+        retries: int = 4,
+        longest_wait: float = 5.0,
     ) -> None:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         self._http = self._http_kind(base_url=url, headers=headers, timeout=timeout)

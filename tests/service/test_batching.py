@@ -225,7 +225,7 @@ def test_a_caller_that_hangs_up_is_let_go(loaded: LoadedModel, engine: Watched) 
             engine.go.set()
 
     metrics = Metrics()
-    assert run(Settings(inline_cost=0), work, metrics) == "the caller hung up"
+    assert run(Settings(inline_cost=0, deadline_seconds=60.0), work, metrics) == "the caller hung up"
     assert 'sgf_shed_total{reason="gone"} 1.0' in metrics.page().decode()
 
 

@@ -296,7 +296,7 @@ def test_a_service_that_restarts_is_asked_when_it_is_back(monkeypatch: pytest.Mo
 @both
 def test_what_timed_out_is_not_asked_again(ask: Any, waits: list[float]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(httpx.ReadTimeout):
-        ask(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.05)
+        ask(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=httpx.Timeout(30, read=0.05))
     assert waits == []
 
 

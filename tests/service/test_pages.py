@@ -21,7 +21,9 @@ def test_the_examples_of_the_document_work_when_pasted(client: httpx.Client) -> 
     for path in ("/predict", "/embed"):
         body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         assert set(body["examples"]) == {"known", "new", "joint", "frozen"}
-        shown = document["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]["examples"]["known"]["value"]
+        shown = document["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]["examples"]["known"][
+            "value"
+        ]
         assert client.post(path, json=body["examples"]["known"]["value"]).json() == shown
         for example in body["examples"].values():
             assert client.post(path, json=example["value"]).status_code == 200

@@ -55,7 +55,7 @@ def test_metrics_add_up_over_workers(store: Path) -> None:
     with in_processes(store, workers=2) as (client, _process, _lines):
         until(lambda: 'sgf_model_swaps_total{result="taken"} 2.0' in client.get("/metrics").text)  # both are there
         for _ in range(40):
-            with httpx.Client(base_url=client.base_url) as fresh:  # a new connection may reach either worker
+            with httpx.Client(base_url=client.base_url, timeout=30) as fresh:  # a new connection may reach either worker
                 assert fresh.post("/predict", json={"nodes": [1]}).status_code == 200
         counted = 'sgf_requests_total{code="200",route="/predict"} 40.0'
         until(lambda: counted in client.get("/metrics").text)  # each worker books when its heart beats

@@ -36,7 +36,10 @@ def test_the_demo_learns_digits_and_its_new_node_is_exact(tmp_path: Path) -> Non
     assert not list((tmp_path / "training").iterdir()), "a published run needs no checkpoint"
 
 
-def test_a_person_sees_the_score_and_the_drawing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_person_sees_the_score_and_the_drawing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert main(["--epochs", "2", "--hidden", "8", "--no-publish"]) == 0
     shown = capsys.readouterr().out
     assert "test accuracy" in shown

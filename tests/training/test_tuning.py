@@ -47,7 +47,7 @@ def test_a_search_becomes_a_recipe_and_goes_on_where_it_was(tmp_path: Path, caps
     assert recipe.settings == found["settings"]
     assert recipe.settings["hidden"] == 8
     assert "3 trials" in recipe.note
-    assert main(["--recipe", str(out), "--no-publish", "--json"]) == 0
+    assert main(["--recipe", str(out), "--no-publish", "--no-checkpoint", "--json"]) == 0
 
 
 @pytest.mark.usefixtures("_few_runs")

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from redis import Redis
 
+from tests.service.jobs.retraining import processes
 from tests.service.redis_server import RedisServer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nobody_trains_on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """After a test that failed: its training outlives the service, and would take its time from all others."""
+    yield
+    for pid in processes(f"--events={tmp_path_factory.getbasetemp()}"):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")

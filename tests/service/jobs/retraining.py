@@ -124,7 +124,12 @@ def counted(client: httpx.Client, state: str) -> float:
 
 
 def training_processes(job_id: str) -> list[int]:
-    """Everything that runs for this job, told from the command lines of all processes."""
+    """Everything that runs for this job."""
+    return processes(f"--job={job_id}")
+
+
+def processes(words: str) -> list[int]:
+    """Those that have this in their command line."""
     found = []
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
@@ -132,7 +137,7 @@ def training_processes(job_id: str) -> list[int]:
                 command = (path / "cmdline").read_bytes()
             except OSError:
                 continue
-            if f"--job={job_id}".encode() in command:
+            if words.encode() in command:
                 found.append(int(path.name))
     return found
 

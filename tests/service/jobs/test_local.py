@@ -89,7 +89,7 @@ def test_a_retraining_under_load_is_watched_judged_and_taken_over(running: Runni
             caller.join(timeout=20)
     assert set(seen) == {(200, 1), (200, 2)}, "every request was answered, by one version or the other"
     for _ in range(20):
-        with httpx.Client(base_url=client.base_url) as fresh:
+        with httpx.Client(base_url=client.base_url, timeout=30) as fresh:
             after = fresh.post("/predict", json=question).json()
             assert after["version"] == 2, "in all workers, and the cache has forgotten"
             assert after["predictions"] != before["predictions"]

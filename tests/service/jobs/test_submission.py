@@ -109,7 +109,7 @@ def test_jobs_that_are_not_there(admin: httpx.Client) -> None:
 
 
 def test_admin_is_for_those_with_the_token(admin: httpx.Client, client: httpx.Client) -> None:
-    with httpx.Client(base_url=admin.base_url) as stranger:
+    with httpx.Client(base_url=admin.base_url, timeout=30) as stranger:
         for method, path in (("POST", "retrain"), ("GET", "jobs"), ("POST", "models/rollback"), ("POST", "models/activate")):
             refused(stranger.request(method, f"/admin/{path}"), 401, "unauthorized")
             refused(client.request(method, f"/admin/{path}"), 404, "not_found")
