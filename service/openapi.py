@@ -31,6 +31,19 @@ _REFUSED = {
     "operations": (500, 503),
 }
 """What each of them may be answered with, besides what it came for."""
+_ONLY = {
+    "unknown_node": {"answers"},
+    "batch_too_large": {"answers"},
+    "neighborhood_too_large": {"answers"},
+    "no_answer": {"answers"},
+    "deadline": {"answers"},
+    "unknown_report": {"models"},
+    "unknown_version": {"models", "admin"},
+    "unknown_job": {"admin"},
+    "jobs_unavailable": {"admin"},
+    "not_found": {"models", "admin"},
+}
+"""Codes that only some kinds of requests have."""
 
 
 class Documents:
@@ -131,7 +144,8 @@ def _example_answer(loaded: LoadedModel, form: Literal["predictions", "embedding
 
 
 def _errors(tag: str) -> dict[str, Any]:
-    codes = {status: sorted(code for code, one in STATUS.items() if one == status) for status in _REFUSED[tag]}
+    possible = sorted(code for code in STATUS if tag in _ONLY.get(code, (tag,)))
+    codes = {status: [code for code in possible if STATUS[code] == status] for status in _REFUSED[tag]}
     return {
         str(status): {"description": ", ".join(names), "content": {"application/json": _error(names)}}
         for status, names in codes.items()
