@@ -15,8 +15,10 @@ from service.client import AsyncClient, Client, ServiceError, new_node
 
 def one(address: str) -> None:
     with Client(address) as client:
-        version = client.models()["serving"]["version"]
-        width = httpx.get(f"{address}/models/{version}").json()["config"]["in_features"]
+        serving = client.models().serving
+        if serving is None:
+            sys.exit("there is no model yet")
+        width = httpx.get(f"{address}/models/{serving.version}").json()["config"]["in_features"]
         mine = new_node("mine", [0.0] * width, neighbors=[3, 14])
         answer = client.predict([0, 5], [mine], top_k=2)
         print(f"{answer.model} version {answer.version}, snapshot {answer.snapshot[:12]}")

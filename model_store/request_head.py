@@ -17,12 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_store.errors import ProbeError
-from model_store.probes import Probes
-from sgformer import Answers, AttentionSums, ModelConfig, Summary
+from model_store.probes import Probe, Probes
+from sgformer import Answers, AttentionSums, InferenceModel, ModelConfig
 from sgformer.inference import NORM_EPSILON, ROW_EPSILON
 
 if TYPE_CHECKING:
     import onnx
+
+    from sgformer import Summary  # it loads torch, and a worker that serves does without
 
 OPSET = 20
 IR_VERSION = 9
@@ -181,15 +183,18 @@ def _mixed(name: str, first: str, second: str, share: float) -> str:
     """
 
 
-def describe(path: Path, summary: Summary, probes: Probes) -> dict[str, Any]:
-    """What the manifest says of `model.onnx`, once it has answered the known-node probe on ONNX Runtime.
+def describe(
+    path: Path, config: ModelConfig, weights: Mapping[str, NDArray[Any]], summary: Summary, probes: Probes
+) -> dict[str, Any]:
+    """What the manifest says of `model.onnx`, once ONNX Runtime has answered with it: the known-node probe, and the same
+    rows as if they were new.
 
     Raises:
         ProbeError: ONNX Runtime answers something else.
     """
     checked = ["CPUExecutionProvider"] if find_spec("onnxruntime") else []
     if checked:
-        _check_on_runtime(path, checked, summary, probes)
+        _check_on_runtime(path, checked, InferenceModel(config, weights), summary, probes)
     return {
         "opset": OPSET,
         "inputs": [*ROW_INPUTS, *SUM_INPUTS],
@@ -199,17 +204,20 @@ def describe(path: Path, summary: Summary, probes: Probes) -> dict[str, Any]:
     }
 
 
-def _check_on_runtime(path: Path, providers: list[str], summary: Summary, probes: Probes) -> None:
+def _check_on_runtime(path: Path, providers: list[str], model: InferenceModel, summary: Summary, probes: Probes) -> None:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=providers)
     known = probes.probes[0]
-    rows = {"inputs": summary.states.inputs[known.question], "graph_states": summary.states.layers[-1][known.question]}
-    rows["added"] = np.zeros(len(known.question), dtype=np.float32)
-    embeddings, logits = session.run(list(OUTPUTS), rows | sum_feeds(summary.sums))
-    error = probes.error(known, Answers(embeddings, logits))
-    if not error <= 1e-5:
-        raise ProbeError(f"{path.name} answers differently on ONNX Runtime, by {error:.1e}")
+    inputs, graph_states = (array[known.question] for array in (summary.states.inputs, summary.states.layers[-1]))
+    attended = summary.sums.attend_each_added(*model.project(inputs, "query", "key", "value"))
+    as_new = Probe(known.name, known.question, model.answer(inputs, attended, graph_states))
+    for added, expected in ((0, known), (1, as_new)):
+        rows = {"inputs": inputs, "graph_states": graph_states, "added": np.full(len(inputs), added, dtype=np.float32)}
+        found = Answers(*session.run(list(OUTPUTS), rows | sum_feeds(summary.sums)))
+        error = probes.error(expected, found)
+        if not error <= 1e-5:
+            raise ProbeError(f"{path.name} answers differently on ONNX Runtime, by {error:.1e}")
 
 
 def sum_feeds(sums: AttentionSums) -> dict[str, NDArray[np.float64]]:

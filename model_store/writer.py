@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from model_store import npy
+from model_store import npy, request_head
 from model_store.digests import sha256_of_all
 from model_store.errors import ProbeError, StoreError
 from model_store.layout import (
@@ -164,10 +164,8 @@ def _as_float(array: NDArray[Any]) -> NDArray[Any]:
 def _exported(
     folder: Path, config: ModelConfig, weights: Mapping[str, NDArray[Any]], summary: Summary, probes: Probes
 ) -> dict[str, Any]:
-    from model_store.request_head import describe, export_request_head
-
-    export_request_head(config, weights, folder / ONNX)
-    return describe(folder / ONNX, summary, probes)
+    request_head.export_request_head(config, weights, folder / ONNX)
+    return request_head.describe(folder / ONNX, config, weights, summary, probes)
 
 
 def _checked(contents: Contents) -> Contents:

@@ -10,6 +10,7 @@ import logging
 import time
 import zlib
 from collections import OrderedDict
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,6 +22,8 @@ LONGEST_PAUSE_SECONDS = 10.0
 PULSE_SECONDS = 5.0
 MOST_PUTTING = 64
 """Answers on their way to Redis; more than that are not kept."""
+LARGEST_KEPT_BYTES = 1024 * 1024
+"""Of an answer in Redis: packing it takes ten milliseconds, in which nobody else is answered."""
 ENTRY_BYTES = 300
 """What an entry of the local cache costs besides its value: the key, and the dictionary's own."""
 
@@ -122,6 +125,8 @@ class RedisCache:
         return value
 
     def put(self, key: str, value: bytes) -> None:
+        if len(value) > LARGEST_KEPT_BYTES:
+            return
         if self.available and len(self._putting) < MOST_PUTTING and time.monotonic() >= self._full_until:
             task = asyncio.get_running_loop().create_task(self._put(key, value))
             self._putting.add(task)
@@ -131,17 +136,20 @@ class RedisCache:
         from redis.exceptions import ResponseError
 
         try:
+            packed = _packed(value)
             async with self._in_time():
-                await self._client.set(f"sgf:{key}", _packed(value), px=self._ttl_ms)
+                await self._client.set(f"sgf:{key}", packed, px=self._ttl_ms)
         except ResponseError as error:
             self._keeps_nothing(error)
         except Exception as error:  # whatever the client raises: the answer is not kept
             self._failed(error)
 
     async def close(self) -> None:
-        if self._pulse is not None:
-            self._pulse.cancel()
-        await self._client.aclose()
+        for task in (self._pulse, *self._putting):
+            if task is not None:
+                task.cancel()
+        with suppress(Exception):  # a Redis that does not let go is left as it is
+            await self._client.aclose()
 
     async def _feel_pulse(self) -> None:
         """Nobody may ask it for hours, or only for known nodes, which are not looked up: its gauge is true all the same."""

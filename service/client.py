@@ -28,7 +28,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from service.answers import PredictAnswer
+from service.answers import ModelsAnswer, PredictAnswer
 from service.questions import NodeId
 
 FIRST_WAIT_SECONDS = 0.05  # doubles with every try, where the service does not say how long
@@ -121,8 +121,8 @@ class Client(_Asking):
     def embed(self, nodes: Nodes = (), new_nodes: NewNodes = (), **options: Unpack[EmbedOptions]) -> NDArray[np.float32]:
         return _array(self._ask(self._question("/embed", nodes, new_nodes, options, "application/x-npy")))
 
-    def models(self) -> dict[str, Any]:
-        return dict(orjson.loads(self._ask(self._http.build_request("GET", "/models"))))
+    def models(self) -> ModelsAnswer:
+        return ModelsAnswer.model_validate_json(self._ask(self._http.build_request("GET", "/models")))
 
     def close(self) -> None:
         self._http.close()
@@ -157,8 +157,8 @@ class AsyncClient(_Asking):
     ) -> NDArray[np.float32]:
         return _array(await self._ask(self._question("/embed", nodes, new_nodes, options, "application/x-npy")))
 
-    async def models(self) -> dict[str, Any]:
-        return dict(orjson.loads(await self._ask(self._http.build_request("GET", "/models"))))
+    async def models(self) -> ModelsAnswer:
+        return ModelsAnswer.model_validate_json(await self._ask(self._http.build_request("GET", "/models")))
 
     async def close(self) -> None:
         await self._http.aclose()

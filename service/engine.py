@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_store import ProbeError, Snapshot
+from model_store.request_head import sum_feeds
 from service.settings import Settings
 from sgformer import Answers, AttentionSums, ExtendedAnswers, InferenceModel, NewNodes, NodeStates, extend
 from sgformer.extension import Mode, reach
@@ -110,7 +111,7 @@ class OnnxEngine:
         self._session = onnxruntime.InferenceSession(snapshot.onnx_path, options, providers=providers)
         self.name = f"onnx ({self._session.get_providers()[0]})"
         self._snapshot = snapshot
-        self._sums = _feeds(snapshot.sums)
+        self._sums = sum_feeds(snapshot.sums)
 
     def known(self, rows: NDArray[np.int64]) -> Answers:
         snapshot = self._snapshot
@@ -134,7 +135,7 @@ class OnnxEngine:
                 parts.append(self._run(inputs, graph_states, 1.0, self._sums))
             else:  # joint nodes are in each other's sums
                 joint = snapshot.sums.with_rows(*snapshot.model.project(inputs, "query", "key", "value"))
-                parts.append(self._run(inputs, graph_states, 0.0, _feeds(joint)))
+                parts.append(self._run(inputs, graph_states, 0.0, sum_feeds(joint)))
         embeddings, logits = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return ExtendedAnswers(embeddings, logits, reached.recomputed, reached.exactness)
 
@@ -181,9 +182,3 @@ def _cuda(required: bool) -> bool:
 
 def _on_host(array: Any) -> NDArray[np.float32]:
     return np.asarray(array.cpu().numpy())
-
-
-def _feeds(sums: AttentionSums) -> dict[str, NDArray[np.float64]]:
-    """The sums by the names of their inputs in `model.onnx` (docs/snapshot_format.md)."""
-    names = ("key_value", "key", "query_square", "key_square", "count")
-    return {name: np.asarray(getattr(sums, name), dtype=np.float64) for name in names}

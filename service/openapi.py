@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Literal
 
 import orjson
@@ -16,7 +17,9 @@ from service.loaded import LoadedModel
 from service.outcome import Outcome
 from service.questions import Question
 
-MANY_FEATURES = 32
+LOG = logging.getLogger("service.openapi")
+MANY = 32
+"""Features or classes: more of them would hide the example."""
 TAGS = {
     "answers": "What everybody came for.",
     "models": "Which versions there are, and what they are.",
@@ -93,12 +96,13 @@ def examples(loaded: LoadedModel | None) -> dict[str, Any]:
     ids = loaded.snapshot.node_ids
     first = list(range(min(2, loaded.num_nodes))) if ids is None else ids.names(range(min(2, loaded.num_nodes)))
     width = loaded.config.in_features
-    features: Any = [0.0] * width if width <= MANY_FEATURES else {"indices": [0], "values": [1.0]}
+    features: Any = [0.0] * width if width <= MANY else {"indices": [0], "values": [1.0]}
     new = {"id": "a", "features": features, "neighbors": first}
     likely = {} if loaded.config.task == "regression" else {"top_k": 1}
+    few = {"probabilities": False, "top_k": 3} if likely and loaded.config.out_features > MANY else {}
     pair = [new, new | {"id": "b", "neighbors": []}]
     return {
-        "known": {"summary": "nodes of the graph", "value": {"nodes": first}},
+        "known": {"summary": "nodes of the graph", "value": {"nodes": first, **few}},
         "new": {"summary": "a node that the graph has never seen", "value": {"new_nodes": [new], **likely}},
         "joint": {
             "summary": "two new nodes, linked, in one graph",
@@ -126,7 +130,10 @@ def _operation(name: str, about: str, loaded: LoadedModel | None, content: dict[
 def _json_answer(loaded: LoadedModel | None, form: Literal["predictions", "embeddings"]) -> dict[str, Any]:
     schema: dict[str, Any] = {"schema": {"$ref": "#/components/schemas/PredictAnswer"}}
     if loaded is not None:
-        schema["examples"] = {"known": {"summary": "to the first example", "value": _example_answer(loaded, form)}}
+        try:
+            schema["examples"] = {"known": {"summary": "to the first example", "value": _example_answer(loaded, form)}}
+        except Exception:  # whatever it is: the document does without
+            LOG.exception("no example of an answer for the document")
     return {"application/json": schema}
 
 
@@ -135,6 +142,7 @@ def _example_answer(loaded: LoadedModel, form: Literal["predictions", "embedding
     question = Question(**examples(loaded)["known"]["value"])
     known = loaded.known(loaded.rows(question.nodes), embeddings=form == "embeddings")
     parts = [(question.nodes, Outcome.of(known, loaded.config.task, start=0.0))]
+    encoding.check_finite(parts)
     made = (
         encoding.predictions_json(loaded, question, parts)
         if form == "predictions"

@@ -29,7 +29,8 @@ class TorchOps:
         return F.layer_norm(rows, weight.shape, weight, bias, epsilon)
 
     def unit(self, rows: Array, filler: float) -> Array:
-        return unit_rows(rows, filler)
+        unit = unit_rows(rows, filler)
+        return unit.masked_fill((unit == 0).all(-1, keepdim=True), torch.nan)  # over the infinite length of an overflow
 
     def head_product(self, rows: Array, matrices: Array) -> Array:
         if matrices.shape[0] == 1:

@@ -126,7 +126,8 @@ def search_settings(options: argparse.Namespace) -> int:
     settings = _settings(options)
     source = str(options.data or options.dataset or "digits")
     folds = [_data(options)] if options.splits is None else [datasets.load(source, split) for split in range(options.splits)]
-    found = _search(options, folds, options.trials, settings, options.study or options.out.with_suffix(".trials.db"))
+    study = options.study or options.out.with_suffix(".trials.db")
+    found = _search(options, folds, options.trials, settings, study, ctrl_c_stops=False)
     text = (
         f"Chosen by validation only: {found.trials} trials of `sgf-train tune`, up to {SEARCH_RUNS} runs each, on\n"
         f"{len(folds)} split(s), then the best {FINALISTS} again with {FINAL_RUNS} runs each.\n"
@@ -142,18 +143,37 @@ def search_settings(options: argparse.Namespace) -> int:
 
 def _tuned(options: argparse.Namespace, data: LabelledGraph, settings: dict[str, Any]) -> dict[str, Any]:
     """What was given is kept; the rest is searched."""
-    return _search(options, [data], options.tune, settings, None).settings
+    return _search(options, [data], options.tune, settings, None, ctrl_c_stops=True).settings
 
 
 def _search(
-    options: argparse.Namespace, folds: list[LabelledGraph], trials: int, fixed: dict[str, Any], study: Path | None
+    options: argparse.Namespace,
+    folds: list[LabelledGraph],
+    trials: int,
+    fixed: dict[str, Any],
+    study: Path | None,
+    *,
+    ctrl_c_stops: bool,
 ) -> Found:
-    def tell(number: int, score: float) -> None:
+    """Ctrl-C goes on to the best so far, unless that would be trained and published behind its author's back."""
+
+    def tell(text: str) -> None:
         if not options.json and not options.quiet:
-            sys.stderr.write(f"trial {number} of {trials}: validation {score:.4f}\n")
+            sys.stderr.write(f"{text}\n")
+
+    def stops() -> int:
+        return sum(1 if number == signal.SIGINT and not ctrl_c_stops else 2 for number in received)
 
     with _stop_signals() as received:
-        return tune(folds, trials, fixed=fixed, study=study, on_trial=tell, stops=lambda: len(received))
+        return tune(
+            folds,
+            trials,
+            fixed=fixed,
+            study=study,
+            on_trial=lambda number, score: tell(f"trial {number} of {trials}: validation {score:.4f}"),
+            on_finalists=lambda count: tell(f"the best {count} once more, {FINAL_RUNS} runs each"),
+            stops=stops,
+        )
 
 
 def _publish(

@@ -84,6 +84,7 @@ def tune(
     fixed: dict[str, Any],
     study: Path | None = None,
     on_trial: Callable[[int, float], None] = lambda *_: None,
+    on_finalists: Callable[[int], None] = lambda _: None,
     stops: Callable[[], int] = lambda: 0,
 ) -> Found:
     """Searches until there are `trials` of them, then runs the best few again.
@@ -93,8 +94,8 @@ def tune(
             tests, unless settings are meant to be shared by all of them (as in the paper's tables).
         fixed: settings that are not searched.
         study: where the trials are kept.
-        stops: how often somebody has asked to stop. The first time the search ends, and the best few are run again at once,
-            if a trial has come to an end; the second time, or if none has, `Stopped` is raised.
+        stops: how often somebody has asked to stop. Once ends the search, and the best few are run again at once, if a trial
+            has come to an end. Twice, or once more while they are run, raises `Stopped`.
     """
     import optuna
 
@@ -127,7 +128,9 @@ def tune(
         raise Stopped
     if not finalists:
         raise TrainingError("no trial came to an end: with these settings training comes apart")
-    return _best([fixed | trial.params for trial in finalists], folds, _count(search), lambda: stops() > 1)
+    on_finalists(len(finalists))
+    heard = min(stops(), 1)
+    return _best([fixed | trial.params for trial in finalists], folds, _count(search), lambda: stops() > heard)
 
 
 def _trial_score(trial: Any, folds: Sequence[LabelledGraph], settings: dict[str, Any], stop: Callable[[], bool]) -> float:

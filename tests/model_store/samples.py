@@ -1,4 +1,4 @@
-"""Small models and graphs to publish, fast: without ONNX, whose export takes seconds (test_onnx has it)."""
+"""Small models and graphs to publish."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def test_a_crowd_around_one_store(tmp_path: Path) -> None:
     crowd = [subprocess.Popen([*command, role, str(tmp_path), str(SECONDS)], text=True, **pipes) for role in roles]
     for one in crowd:
         assert one.stdout is not None
-        one.stdout.readline()  # ready: those who load torch take longer
+        assert one.stdout.readline() == "ready\n", one.communicate()[1]  # those who load torch take longer
     for one in crowd:
         assert one.stdin is not None
         one.stdin.write("go\n")

@@ -39,7 +39,6 @@ def test_a_flipped_byte_in_any_file(folder: Path, file: str, place: str) -> None
 
 
 def test_a_flipped_byte_in_a_file_that_not_every_snapshot_has(store: Store) -> None:
-    """One snapshot for all of them: its ONNX export takes seconds."""
     contents = small_contents(1, node_ids=NodeIds.build([f"node-{row}" for row in range(NODES)]), report="<p>a report</p>")
     store.publish("demo", contents)
     folder, versions = store.root / "demo" / "1", store.model("demo")

@@ -86,12 +86,13 @@ def is_up(client: httpx.Client) -> bool:
         return False
 
 
-_ports = count(20_000 + 6_000 * (os.environ.get("PYTEST_XDIST_WORKER") == "gw1") + os.getpid() % 5_000)
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_ports = count(10_000 + 2_000 * (_worker % 10) + os.getpid() % 1_000)
 
 
 def free_port() -> int:
-    """One that nobody else is given before it is bound: not by the kernel, whose own begin at 32,768, nor by the other
-    worker of the tests.
+    """One that nobody else is given before it is bound: not by the kernel, whose own begin at 32,768, nor by another worker
+    of the tests.
     """
     for port in _ports:
         with socket.socket() as probe, suppress(OSError):

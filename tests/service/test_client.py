@@ -78,7 +78,8 @@ class _Replying(BaseHTTPRequestHandler):
 
     def answer(self, status: int, headers: Mapping[str, str]) -> None:
         told = {"error": "busy", "code": "overloaded", "details": {}}
-        answer = {"model": "m", "version": 1, "snapshot": "s", "predictions": []}
+        answer = {"model": "m", "version": 1, "snapshot": "s", "predictions": []}  # to a question; the rest to /models
+        answer |= dict.fromkeys(("serving", "failure", "probation", "rolled_back")) | {"versions": []}
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -164,10 +165,10 @@ def test_both_clients_answer_the_same(client: httpx.Client) -> None:
     again, array_again, served_again = (ask_and_await(url, what) for what in three_questions(asked))
     assert [one.node for one in answer.predictions] == [3, "a", "b"]
     np.testing.assert_allclose(answer.predictions[1].probabilities, answer.predictions[2].probabilities, atol=1e-6)
-    assert served["serving"]["version"] == 1
+    assert served.serving.version == 1
     assert array.shape == (3, 8)
     assert array.dtype == np.float32
-    assert (again, served_again["serving"]) == (answer, served["serving"])
+    assert (again, served_again.serving) == (answer, served.serving)
     np.testing.assert_array_equal(array, array_again)
 
 

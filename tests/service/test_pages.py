@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from model_store import Store
+from service.loaded import LoadedModel
 from tests.model_store.samples import small_contents
 from tests.service.serving import in_thread
 
@@ -28,6 +29,26 @@ def test_the_examples_of_the_document_work_when_pasted(client: httpx.Client) -> 
         for example in body["examples"].values():
             assert client.post(path, json=example["value"]).status_code == 200
     assert client.get("/", follow_redirects=False).headers["location"] == "/docs"
+
+
+def test_the_document_does_without_an_answer_that_cannot_be_had(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(LoadedModel, "known", fails)
+    with in_thread(store) as client:
+        answer = client.get("/openapi.json").json()["paths"]["/predict"]["post"]["responses"]["200"]["content"]
+    assert set(answer["application/json"]) == {"schema"}
+
+
+def test_many_classes_do_not_swell_the_document(tmp_path: Path) -> None:
+    Store(tmp_path).publish("demo", small_contents(config={"out_features": 5000}), onnx=False, activate=True)
+    with in_thread(tmp_path) as client:
+        assert len(client.get("/openapi.json").content) < 100_000
+        document = client.get("/openapi.json").json()["paths"]["/predict"]["post"]
+        asked = document["requestBody"]["content"]["application/json"]["examples"]["known"]["value"]
+        shown = document["responses"]["200"]["content"]["application/json"]["examples"]["known"]["value"]
+        assert client.post("/predict", json=asked).json() == shown
 
 
 def test_the_page_of_the_document_needs_nobody_else(client: httpx.Client) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from sgformer.arrays import NUMPY
+from sgformer.arrays import NUMPY, ops_for
 from sgformer.attention import unit_rows
 
 ROWS = np.array([[1, -2, 3, 4], [1e25, -2e25, 3e25, 4e25], [0.5, 0.25, -1, 2]], dtype=np.float32)
@@ -24,4 +24,5 @@ def test_a_row_whose_length_overflows_has_no_direction() -> None:
     with np.errstate(over="ignore"):
         found = NUMPY.unit(ROWS, 1e-6)
     assert np.isnan(found[1]).all()
+    np.testing.assert_allclose(found, ops_for(torch.from_numpy(ROWS)).unit(torch.from_numpy(ROWS), 1e-6).numpy(), rtol=1e-5)
     np.testing.assert_allclose(found[[0, 2]], unit_rows(torch.from_numpy(ROWS[[0, 2]]), 1e-6).numpy(), rtol=1e-5)

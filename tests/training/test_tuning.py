@@ -30,7 +30,9 @@ def _few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tune_then_train(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "training", "--dataset", "digits", "--tune", "2", *SMALL]
     result = subprocess.run([*command, "--no-publish"], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert re.findall(r"trial \d of 2: validation 0\.\d+", result.stderr) == result.stderr.splitlines()
+    *trials, finalists = result.stderr.splitlines()
+    assert re.findall(r"trial \d of 2: validation 0\.\d+", result.stderr) == trials
+    assert finalists == "the best 2 once more, 5 runs each"
     assert "test accuracy" in result.stdout
 
 
@@ -64,7 +66,8 @@ def test_no_test_label_touches_the_choice() -> None:
     assert found[0] == found[1]
 
 
-def test_an_interrupt_ends_the_search_with_what_it_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 130)])
+def test_an_interrupt_ends_the_search_with_what_it_found(tmp_path: Path, number: signal.Signals, code: int) -> None:
     out = tmp_path / "mine.toml"
     command = [
         sys.executable,
@@ -81,10 +84,28 @@ def test_an_interrupt_ends_the_search_with_what_it_found(tmp_path: Path) -> None
     ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
         assert process.stderr is not None
-        assert "trial 1 of 9999" in process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=120) == 0
-    assert read_recipe(str(out)).settings["epochs"] == 2
+        try:
+            assert "trial 1 of 9999" in process.stderr.readline()
+            process.send_signal(number)
+            assert process.wait(timeout=120) == code
+        finally:
+            process.kill()
+    assert out.exists() == (code == 0)
+    assert code or read_recipe(str(out)).settings["epochs"] == 2
+
+
+def test_a_signal_before_a_training_that_is_to_follow_ends_it_all(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "training", "--dataset", "digits", "--tune", "1", "--activate", *SMALL]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        try:
+            assert process.stderr is not None
+            while "once more" not in process.stderr.readline():
+                pass
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=120) == 130
+        finally:
+            process.kill()
+    assert not (tmp_path / "var").exists()
 
 
 @pytest.mark.usefixtures("_few_runs")
@@ -93,10 +114,12 @@ def test_an_interrupt_ends_the_search_with_what_it_found(tmp_path: Path) -> None
     [
         ({1}, "stopped"),  # in the first trial: there is nothing yet to choose from
         ({12}, "chosen"),  # the first trial asks before it begins and after each of its ten epochs
-        ({12, 14}, "stopped"),  # again, among the finalists
+        ({12, 15}, "stopped"),  # again, among the finalists
+        ({33}, "stopped"),  # for the first time among them, when the search was done
     ],
 )
 def test_who_asks_to_stop_gets_the_best_so_far_and_who_asks_twice_nothing(at: set[int], ends_in: str) -> None:
+    """A search of two trials."""
     questions, asked = 0, 0
 
     def stops() -> int:
@@ -106,7 +129,7 @@ def test_who_asks_to_stop_gets_the_best_so_far_and_who_asks_twice_nothing(at: se
         return asked
 
     try:
-        found = tuning.tune([labelled("multiclass")], 9999, fixed={"epochs": 5, "hidden": 8}, stops=stops)
+        found = tuning.tune([labelled("multiclass")], 2, fixed={"epochs": 5, "hidden": 8}, stops=stops)
     except Stopped:
         assert ends_in == "stopped"
     else:

@@ -18,7 +18,7 @@ from tests.service.redis_server import RedisServer
 def _nobody_trains_on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """After a test that failed: its training outlives the service, and would take its time from all others."""
     yield
-    for pid in processes(f"--events={tmp_path_factory.getbasetemp()}"):
+    for pid in processes(f"--events={tmp_path_factory.getbasetemp()}{os.sep}"):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
