@@ -1,8 +1,7 @@
 """Makes the probes of a snapshot: a full-graph forward for every one of them, over the graph with the new nodes added.
 
 The augmented features and all states are scratch files; what is held in memory is one copy of the edges. The last step, from
-states and sums to answers, is written once more here, in torch: neither the numpy code nor `model.onnx` has a part in what
-they are checked against.
+states and sums to answers, is torch's (`reference_head`): what serves, numpy code or `model.onnx`, has no part in it.
 """
 
 from __future__ import annotations
@@ -13,17 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
 
 from model_store import npy
 from model_store.layout import ArraySpec
 from model_store.probes import KNOWN, Probe, Probes
-from sgformer import Answers, AttentionSums, Graph, ModelConfig, NewNodes, SparseRows, Summary, summarize
+from model_store.reference_head import answers_of
+from sgformer import Answers, Graph, ModelConfig, NewNodes, SparseRows, Summary, summarize
 from sgformer.features import FeatureRows
-from sgformer.inference import NORM_EPSILON, ROW_EPSILON
 
 KNOWN_NODES = 16
 NEIGHBORS = 3
@@ -35,7 +31,7 @@ def full_forward_probes(
 ) -> Probes:
     """`summary` is the full-graph forward without new nodes, in float32. Scratch files come and go below `scratch`."""
     nodes = _known_nodes(graph)
-    probes = [Probe(KNOWN, nodes, _answers_of(config, weights, summary, nodes))]
+    probes = [Probe(KNOWN, nodes, answers_of(config, weights, summary, nodes))]
     for name, new in _questions(graph).items():
         with tempfile.TemporaryDirectory(dir=scratch) as folder:
             answers = _new_answers(config, weights, graph, new, Path(folder))
@@ -88,48 +84,7 @@ def _new_answers(
     augmented = _augmented(graph, new, folder)
     summary = summarize(config, weights, augmented, allocate=allocate)
     rows = np.arange(graph.num_nodes, augmented.num_nodes)
-    return _answers_of(config, weights, summary, rows)
-
-
-def _answers_of(
-    config: ModelConfig, weights: Mapping[str, NDArray[Any]], summary: Summary, rows: NDArray[np.int64]
-) -> Answers:
-    inputs, graph_states = (_tensor(array[rows]) for array in (summary.states.inputs, summary.states.layers[-1]))
-    tensors = {name: _tensor(array) for name, array in weights.items()}
-    attended = _attended(config, tensors, summary.sums, inputs)
-    if config.attention_residual is not None:
-        attended = config.attention_residual * attended + (1 - config.attention_residual) * inputs
-    if config.attention_layer_norm:
-        norm = tensors["attention_norm.weight"], tensors["attention_norm.bias"]
-        attended = F.layer_norm(attended, (config.hidden,), *norm, eps=NORM_EPSILON)
-    if config.attention_activation:
-        attended = F.relu(attended)
-    if config.combine == "cat":
-        embeddings = torch.cat([attended, graph_states], dim=1)
-    else:
-        embeddings = (1 - config.alpha) * attended + config.alpha * graph_states
-    logits = F.linear(embeddings, tensors["output.weight"], tensors["output.bias"])
-    return Answers(embeddings.numpy(), logits.numpy())
-
-
-def _attended(config: ModelConfig, weights: Mapping[str, Tensor], sums: AttentionSums, rows: Tensor) -> Tensor:
-    def mapped(name: str) -> Tensor:
-        bias = weights[f"{name}.bias"] if config.qkv_bias else None
-        return F.linear(rows, weights[f"{name}.weight"], bias).reshape(-1, config.heads, config.hidden)
-
-    query = mapped("query")
-    if config.normalization == "row":
-        query = F.normalize(torch.where(query == 0, ROW_EPSILON, query), dim=2, eps=0.0)
-    value = (mapped("value") if config.value_map else rows[:, None, :]).double()
-    norms = float(sums.query_square) * float(sums.key_square) if config.normalization == "frobenius" else 1.0
-    query = query.double() * (1 / (float(sums.count) * norms**0.5) if norms > 0 else 0.0)
-    mixed = torch.einsum("nhd,hde->nhe", query, torch.from_numpy(sums.key_value))
-    total = torch.einsum("nhd,hd->nh", query, torch.from_numpy(sums.key))[:, :, None]
-    return ((value + mixed) / (1 + total)).mean(1).float()
-
-
-def _tensor(array: Any) -> Tensor:
-    return torch.from_numpy(np.asarray(array, dtype=np.float32))
+    return answers_of(config, weights, summary, rows)
 
 
 def _augmented(graph: Graph, new: NewNodes, folder: Path) -> Graph:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Literal
+from typing import Any
 
-import orjson
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from service import encoding
 from service.answers import ErrorAnswer, PredictAnswer
 from service.errors import STATUS
+from service.examples import Form, answer_to_first, questions
 from service.loaded import LoadedModel
-from service.outcome import Outcome
 from service.questions import Question
 
 LOG = logging.getLogger("service.openapi")
-MANY = 32
-"""Features or classes: more of them would hide the example."""
 TAGS = {
     "answers": "What everybody came for.",
     "models": "Which versions there are, and what they are.",
@@ -90,33 +86,8 @@ def document(app: FastAPI, loaded: LoadedModel | None) -> dict[str, Any]:
     return found
 
 
-def examples(loaded: LoadedModel | None) -> dict[str, Any]:
-    if loaded is None:
-        return {"known": {"value": {"nodes": [0]}}}
-    ids = loaded.snapshot.node_ids
-    first = list(range(min(2, loaded.num_nodes))) if ids is None else ids.names(range(min(2, loaded.num_nodes)))
-    width = loaded.config.in_features
-    features: Any = [0.0] * width if width <= MANY else {"indices": [0], "values": [1.0]}
-    new = {"id": "a", "features": features, "neighbors": first}
-    likely = {} if loaded.config.task == "regression" else {"top_k": 1}
-    few = {"probabilities": False, "top_k": 3} if likely and loaded.config.out_features > MANY else {}
-    pair = [new, new | {"id": "b", "neighbors": []}]
-    return {
-        "known": {"summary": "nodes of the graph", "value": {"nodes": first, **few}},
-        "new": {"summary": "a node that the graph has never seen", "value": {"new_nodes": [new], **likely}},
-        "joint": {
-            "summary": "two new nodes, linked, in one graph",
-            "value": {"new_nodes": pair, "edges": [["a", "b"]], "joint": True, **likely},
-        },
-        "frozen": {
-            "summary": "without what it changes around it",
-            "value": {"new_nodes": [new], "mode": "frozen", **likely},
-        },
-    }
-
-
 def _operation(name: str, about: str, loaded: LoadedModel | None, content: dict[str, Any]) -> dict[str, Any]:
-    body = {"application/json": {"schema": {"$ref": "#/components/schemas/Question"}, "examples": examples(loaded)}}
+    body = {"application/json": {"schema": {"$ref": "#/components/schemas/Question"}, "examples": questions(loaded)}}
     return {
         "operationId": name,
         "summary": about,
@@ -127,28 +98,14 @@ def _operation(name: str, about: str, loaded: LoadedModel | None, content: dict[
     }
 
 
-def _json_answer(loaded: LoadedModel | None, form: Literal["predictions", "embeddings"]) -> dict[str, Any]:
+def _json_answer(loaded: LoadedModel | None, form: Form) -> dict[str, Any]:
     schema: dict[str, Any] = {"schema": {"$ref": "#/components/schemas/PredictAnswer"}}
     if loaded is not None:
         try:
-            schema["examples"] = {"known": {"summary": "to the first example", "value": _example_answer(loaded, form)}}
+            schema["examples"] = {"known": {"summary": "to the first example", "value": answer_to_first(loaded, form)}}
         except Exception:  # whatever it is: the document does without
             LOG.exception("no example of an answer for the document")
     return {"application/json": schema}
-
-
-def _example_answer(loaded: LoadedModel, form: Literal["predictions", "embeddings"]) -> Any:
-    """What this version says to the first of its examples."""
-    question = Question(**examples(loaded)["known"]["value"])
-    known = loaded.known(loaded.rows(question.nodes), embeddings=form == "embeddings")
-    parts = [(question.nodes, Outcome.of(known, loaded.config.task, start=0.0))]
-    encoding.check_finite(parts)
-    made = (
-        encoding.predictions_json(loaded, question, parts)
-        if form == "predictions"
-        else encoding.embeddings_json(loaded, parts)
-    )
-    return orjson.loads(made)
 
 
 def _errors(tag: str) -> dict[str, Any]:

@@ -13,7 +13,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from model_store import ProbeError, Store, probing, request_head
+from model_store import ProbeError, Store, request_head
+from model_store.reference_head import answers_of
 from model_store.request_head import export_request_head, sum_feeds
 from sgformer import Answers, Graph, InferenceModel, ModelConfig, summarize
 from tests.model_store.samples import NODES, small_contents
@@ -54,7 +55,7 @@ def check(config: ModelConfig, weights: Mapping[str, Any], graph: Graph, folder:
             rows = {"inputs": inputs, "graph_states": graph_states, "added": added}
             found = [Answers(*session.run(["embeddings", "logits"], rows | feeds))]
             if not added.any():
-                found.append(probing._answers_of(config, weights, summary, np.arange(count)))
+                found.append(answers_of(config, weights, summary, np.arange(count)))
             for one in found:
                 np.testing.assert_allclose(one.embeddings, expected.embeddings, rtol=1e-5, atol=1e-5)
                 np.testing.assert_allclose(one.logits, expected.logits, rtol=1e-5, atol=1e-5)

@@ -11,8 +11,8 @@ class _HurriedLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now = 0.0
-        self._ask = self._selector.select  # type: ignore[attr-defined]  # what a loop waits in
-        self._selector.select = self._select  # type: ignore[attr-defined]
+        self._ask = self._selector.select  # type: ignore[attr-defined]  # what a loop waits in; the stubs do not know it
+        self._selector.select = self._select  # type: ignore[attr-defined]  # the stubs do not know the selector of a loop
 
     def time(self) -> float:
         return self._now
