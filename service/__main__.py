@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import shutil
 import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from service.settings import THREAD_LIMITS, Settings, SettingsError, table, variable
+
+if TYPE_CHECKING:
+    from service.logs import LogWriter
 
 SILENCE_SECONDS = 30
 """After so long without a sign of life uvicorn kills a worker. Its own 5 s are less than a worker may need for its first one
@@ -56,9 +60,10 @@ def serve(settings: Settings) -> int:
     from service import logs
     from service.metrics_folder import metrics_folder
 
-    logs.set_up()
+    writer = logs.set_up()
+    _allow_files(settings.max_connections)
     with metrics_folder() as folder:
-        signal.signal(signal.SIGTERM, lambda *_: _end(folder))
+        signal.signal(signal.SIGTERM, lambda *_: _end(folder, writer))
         # Read when prometheus_client is imported: nothing here may have done that before.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
         uvicorn.run(
@@ -72,7 +77,7 @@ def serve(settings: Settings) -> int:
             log_config=None,
             access_log=False,
             server_header=False,
-            date_header=False,
+            headers=[("x-content-type-options", "nosniff")],
             proxy_headers=False,  # nothing here looks at a client's address
             timeout_worker_healthcheck=SILENCE_SECONDS,
             timeout_graceful_shutdown=max(5, round(settings.deadline_seconds) + 1),
@@ -80,12 +85,20 @@ def serve(settings: Settings) -> int:
     return 0
 
 
-def _end(folder: Path) -> NoReturn:
+def _allow_files(connections: int) -> None:
+    """Every connection is an open file; without this the system's default of 1,024 would come first."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + 256
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+
+
+def _end(folder: Path, writer: LogWriter) -> NoReturn:
     """uvicorn raises SIGTERM once more when everybody has been answered. As it is, that would leave the folder behind; an
     exit in due form would wait for threads, one of which may be verifying a large snapshot.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    sys.stderr.flush()
+    writer.close()
     os._exit(0)
 
 

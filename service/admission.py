@@ -1,142 +1,187 @@
-"""Admit or refuse, before a request costs anything.
+"""Admission: which requests run now, which wait, and which are refused. docs/admission.md explains it for operators.
 
-A crowd that comes once is let in. If it stays, so that answers take long, fewer are taken at a time, so that those are
-answered soon.
+Three budgets, each in the unit in which the resource is spent:
+
+    time    a queue may hold `max_queue_seconds` of work: what it takes to answer all that wait, at the measured rate
+    work    a lane runs at most `limit` requests at once; expensive requests leave their place and wait for the worker thread
+    bytes   received bodies and unsent answers of all connections together stay below `max_buffer_bytes`
+
+A queue within its bound is served oldest first, and nothing is refused. Beyond it, the queue is served newest first
+(adaptive LIFO, Maurer, "Fail at Scale", ACM Queue 13/8, 2015): what is answered is answered quickly, and a request that has
+waited for PATIENCE times the bound is refused. A client that retries at once is therefore refused a few times per second,
+not thousands of times, so that refusals cannot keep an overload alive; a load that fits the bound again is served at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Hashable
-from types import TracebackType
+from collections import deque
+from typing import Protocol
 
-from service.crowd import Crowd
 from service.errors import Refusal
 from service.metrics import Metrics
 from service.settings import Settings
 
-RECEIVING = 4
-"""Requests whose bodies are still coming, for each that may be in hand."""
+ANSWER_LIMIT = 16
+"""Requests of /predict and /embed that run at once. They are answered in batches on the event loop: a larger number makes
+every answer wait for a longer batch, a smaller one makes batches less efficient."""
+PAGE_LIMIT = 4
+"""Other requests that run at once, in threads."""
+WINDOW_SECONDS = 0.05
+"""How often a lane with a queue measures its rate, and looks for requests that have waited too long."""
+SMOOTHING = 0.4
+"""Weight of the last window in the measured rate."""
+PATIENCE = 2.0
+"""Times the bound: how long a request waits before it is refused. At a constant r times the capacity, r - 1 times this long
+is ahead in the queue, so that from 1.5 times the capacity on the queue stays beyond its bound, and newest first."""
+
+
+class Request(Protocol):
+    """A complete request that waits for a place."""
+
+    arrived: float
+    """On the event loop's clock."""
+
+    @property
+    def is_gone(self) -> bool:
+        """The client has closed the connection."""
+
+    def start(self, place: Place) -> None: ...
+
+    def refuse(self, refusal: Refusal) -> None: ...
+
+
+class Place:
+    """A running request's place in its lane. Releasing it a second time has no effect."""
+
+    __slots__ = ("_lane", "arrived")
+
+    def __init__(self, lane: Lane | None, arrived: float) -> None:
+        self._lane, self.arrived = lane, arrived
+
+    def release(self) -> None:
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            lane.leave()
+
+
+class Lane:
+    """A queue and a concurrency limit. Used by the event loop's thread only."""
+
+    def __init__(self, limit: int, max_seconds: float, metrics: Metrics) -> None:
+        self._limit, self._max_seconds, self._metrics = limit, max_seconds, metrics
+        self._waiting: deque[Request] = deque()
+        self._running, self._scheduled = 0, False
+        self._answers, self._rate, self._window_start = 0, 0.0, 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.newest_first = False
+
+    @property
+    def depth(self) -> int:
+        """Requests that wait or run."""
+        return len(self._waiting) + self._running
+
+    def arrive(self, request: Request) -> None:
+        """Starts the request, now or later, or refuses it."""
+        loop = asyncio.get_running_loop()
+        request.arrived = loop.time()
+        if self._running < self._limit and not self._waiting:
+            self._start(request)
+            return
+        self._waiting.append(request)
+        if self._timer is None:
+            self._answers, self._window_start = 0, request.arrived
+            self._timer = loop.call_later(WINDOW_SECONDS, self._end_window)
+
+    def leave(self) -> None:
+        self._running -= 1
+        self._answers += 1
+        if self._waiting and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._start_waiting)
+
+    def _start(self, request: Request) -> None:
+        self._running += 1
+        request.start(Place(self, request.arrived))
+
+    def _start_waiting(self) -> None:
+        self._scheduled = False
+        while self._waiting and self._running < self._limit:
+            request = self._waiting.pop() if self.newest_first else self._waiting.popleft()
+            if not request.is_gone:
+                self._start(request)
+
+    def _end_window(self) -> None:
+        loop = asyncio.get_running_loop()
+        rate, self._answers = self._answers / max(loop.time() - self._window_start, WINDOW_SECONDS), 0
+        self._window_start = loop.time()
+        self._rate = rate if not self._rate else SMOOTHING * rate + (1 - SMOOTHING) * self._rate
+        self.newest_first = len(self._waiting) > self._max_seconds * self._rate
+        if self.newest_first:
+            self._refuse_until(loop.time() - PATIENCE * self._max_seconds)
+        if self._waiting:
+            self._timer = loop.call_later(WINDOW_SECONDS, self._end_window)
+        else:
+            self._timer, self._rate, self.newest_first = None, 0.0, False
+
+    def _refuse_until(self, arrived: float) -> None:
+        while self._waiting and self._waiting[0].arrived <= arrived:
+            request = self._waiting.popleft()
+            if not request.is_gone:
+                self._metrics.turned_away("queue")
+                waited = PATIENCE * self._max_seconds
+                request.refuse(overloaded(f"{self.depth} requests wait or run, and this one has waited for {waited:g} s"))
 
 
 class Admission:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        self._settings, self._metrics, self._crowd = settings, metrics, Crowd(settings)
-        self._limit, self._announced = settings.max_inflight, 0
-        self.answering = Answering(self)
-        self.receiving = Receiving(self, settings)
-        self.receiving_orders = Receiving(self, settings, sheds=False)
-        """From an administrator, who may have come because of the crowd."""
+        self._settings, self._metrics = settings, metrics
+        self.answers = Lane(ANSWER_LIMIT, settings.max_queue_seconds, metrics)
+        self.pages = Lane(PAGE_LIMIT, settings.max_queue_seconds, metrics)
+        self.max_connections = settings.max_connections
+        self._received = 0
+        self._unsent: dict[asyncio.Transport, int] = {}
+        self._rates: dict[str, tuple[float, float]] = {}
 
-    def beat(self) -> None:
-        most = self._settings.max_inflight
-        self._limit = min(self._settings.late_inflight, most) if self._crowd.waits_for_long() else most
-        self._metrics.queue_depth.set(self._crowd.in_hand)
-        self.receiving.give_up_on_slow_ones()
-        self.receiving_orders.give_up_on_slow_ones()
+    def report(self) -> None:
+        self._metrics.queue_depth.set(self.answers.depth + self.pages.depth)
+        self._metrics.buffered.set(self._received + sum(self._unsent.values()))
 
-    def announce(self, caller: Hashable) -> bool:
-        """Whether a request whose head has just come will find a place.
+    def check_rate(self, key: str | None) -> None:
+        """A token bucket per key that holds one second's worth of requests. Raises Refusal (429)."""
+        rate = self._settings.key_rate
+        if not rate or key is None:
+            return
+        now = asyncio.get_running_loop().time()
+        tokens, before = self._rates.get(key, (rate, now))
+        tokens = min(rate, tokens + (now - before) * rate)
+        if tokens < 1:
+            self._metrics.turned_away("rate")
+            raise Refusal("overloaded", f"this key may send {rate:g} requests per second; retry after 1 s")
+        self._rates[key] = tokens - 1, now
 
-        Of all that come in one turn of the event loop the heads are read first; then their tasks run, which enter. Until
-        they do they are counted here.
+    def receive(self, count: int) -> None:
+        """Books bytes of a body that is held until its answer is written. Raises Refusal (429) beyond the budget."""
+        self._received += count
+        if self._received > self._settings.max_buffer_bytes:
+            self._metrics.turned_away("bytes")
+            raise overloaded(f"request bodies hold {self._received:,} bytes (limit {self._settings.max_buffer_bytes:,})")
 
-        Args:
-            caller: the same for all requests of a connection.
-        """
-        self._crowd.called(caller)
-        if self._crowd.in_hand + self._announced >= self._limit:
-            return False
-        if not self._announced:
-            asyncio.get_running_loop().call_soon(self._forget_announced)
-        self._announced += 1
-        return True
+    def release(self, count: int) -> None:
+        self._received -= count
 
-    def check(self) -> None:
-        """Raises Refusal (429)."""
-        if self._crowd.in_hand >= self._limit:
-            self.turn_away()
-            raise overloaded()
-
-    def enter(self) -> None:
-        """Raises Refusal (429)."""
-        self.check()
-        self._crowd.enter()
-
-    def leave(self) -> None:
-        self._crowd.leave()
-
-    def turn_away(self, reason: str | None = None) -> None:
-        """Whoever there is no place for is told so."""
-        if reason is None:
-            reason = "inflight" if self._limit == self._settings.max_inflight else "lag"
-        if reason == "lag":
-            self._crowd.refused()
-        self._metrics.turned_away(reason)
-
-    def _forget_announced(self) -> None:
-        self._announced = 0
+    def unsent(self, transport: asyncio.Transport, count: int) -> None:
+        """Books what a connection has not taken of its answers. Beyond the budget, aborts the one that holds most."""
+        if count:
+            self._unsent[transport] = count
+        else:
+            self._unsent.pop(transport, None)
+        if sum(self._unsent.values()) > self._settings.max_buffer_bytes:
+            largest = max(self._unsent, key=self._unsent.__getitem__)
+            del self._unsent[largest]
+            self._metrics.turned_away("bytes")
+            largest.abort()
 
 
-class Answering:
-    """`with admission.answering:` while an answer is made. Raises Refusal (429)."""
-
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
-
-    def __enter__(self) -> None:
-        self._admission.enter()
-
-    def __exit__(self, *_: object) -> None:
-        self._admission.leave()
-
-
-class Receiving:
-    """`with admission.receiving:` while a body comes, which may take its time: it holds no place among those in hand.
-
-    Raises Refusal: 429 at once, 408 where the body does not come.
-    """
-
-    def __init__(self, admission: Admission, settings: Settings, sheds: bool = True) -> None:
-        self._admission, self._seconds, self._sheds = admission, settings.body_seconds, sheds
-        self._limit = RECEIVING * settings.max_inflight
-        self._since: dict[asyncio.Task[object], float] = {}
-        self._given_up: set[asyncio.Task[object]] = set()
-
-    def __enter__(self) -> None:
-        if self._sheds:
-            self._admission.check()
-        if len(self._since) >= self._limit:
-            self._admission.turn_away("bodies")
-            raise overloaded()
-        self._since[_task()] = time.monotonic()
-
-    def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
-        task = _task()
-        del self._since[task]
-        if self._given_up and task in self._given_up:
-            self._given_up.discard(task)
-            if kind is asyncio.CancelledError and not task.uncancel():
-                told = f"the body did not come within {self._seconds:g} s"
-                raise Refusal("slow_body", told, headers={"connection": "close"}) from None
-
-    def give_up_on_slow_ones(self) -> None:
-        """One look at the oldest, instead of a timer for each."""
-        patience = time.monotonic() - self._seconds
-        for task, since in self._since.items():
-            if since > patience:
-                break  # they are in the order in which they came
-            if task not in self._given_up:
-                self._given_up.add(task)
-                task.cancel()
-
-
-def overloaded() -> Refusal:
-    return Refusal("overloaded", "too many requests at once; come back in a moment")
-
-
-def _task() -> asyncio.Task[object]:
-    task = asyncio.current_task()
-    assert task is not None  # noqa: S101  # requests are tasks
-    return task
+def overloaded(reason: str) -> Refusal:
+    return Refusal("overloaded", f"overloaded: {reason}; retry after 1 s")

@@ -9,16 +9,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from service import encoding
-from service.batching import Batcher, Gone
+from service.batching import Batcher, Caller, KnownRows, NewRows
 from service.cache import Cache
 from service.encoding import Part
 from service.errors import Refusal, refusal_for
-from service.known import KnownNodes
 from service.loaded import LoadedModel
 from service.metrics import Metrics
 from service.questions import NewNode, NodeId, Question, SparseFeatures, check_weight, parsed
 from service.settings import Settings
 from sgformer import NeighborhoodTooLarge, NewNodeError, NewNodes, SparseRows
+from sgformer.features import MixedRows
 
 Form = Literal["predictions", "embeddings", "npy"]
 
@@ -32,15 +32,13 @@ class Answer(NamedTuple):
 class Answering:
     def __init__(self, settings: Settings, metrics: Metrics, batcher: Batcher, cache: Cache | None) -> None:
         self._settings, self._batcher, self._cache = settings, batcher, cache
-        self._known = KnownNodes()
         self._metrics = metrics
 
-    async def answer(self, current: Callable[[], LoadedModel], body: bytes, form: Form, gone: Gone) -> Answer:
+    async def answer(self, current: Callable[[], LoadedModel], body: bytes, form: Form, caller: Caller) -> Answer:
         """Raises Refusal and the domain's errors.
 
         Args:
-            current: gives the version in service, which this answer then holds on to.
-            gone: returns when the caller has hung up.
+            current: gives the version in service, which is kept open until the answer is written.
         """
         start = time.perf_counter()
         check_weight(body, self._settings.max_body_weight)
@@ -50,35 +48,38 @@ class Answering:
         loaded = current().acquire()
         try:
             if self._cache is None or not (question.new_nodes or self._settings.cache_known):
-                return Answer(await self._computed(loaded, question, form, gone), loaded.head)
-            return Answer(await self._looked_up(self._cache, loaded, question, form, gone), loaded.head)
+                return Answer(await self._computed(loaded, question, form, caller), loaded.head)
+            return Answer(await self._looked_up(self._cache, loaded, question, form, caller), loaded.head)
         finally:
             loaded.release()
 
-    async def _looked_up(self, cache: Cache, loaded: LoadedModel, question: Question, form: Form, gone: Gone) -> bytes:
+    async def _looked_up(self, cache: Cache, loaded: LoadedModel, question: Question, form: Form, caller: Caller) -> bytes:
         if not cache.available:
             self._metrics.cache_lookups.labels(cache.kind, "skipped").inc()
-            return await self._computed(loaded, question, form, gone)
-        key = f"{loaded.id}:{loaded.version}:{form}:{question.digest()}"
+            return await self._computed(loaded, question, form, caller)
+        # Engines agree within 1e-5, not bit by bit, and another release may write other JSON.
+        key = f"{encoding.FORMAT}:{loaded.id}:{loaded.version}:{loaded.engine_name}:{form}:{question.digest()}"
         found = await cache.get(key)
         self._metrics.cache_lookups.labels(cache.kind, "miss" if found is None else "hit").inc()
         if found is None:
-            found = await self._computed(loaded, question, form, gone)
+            found = await self._computed(loaded, question, form, caller)
             cache.put(key, found)
         return found
 
-    async def _computed(self, loaded: LoadedModel, question: Question, form: Form, gone: Gone) -> bytes:
+    async def _computed(self, loaded: LoadedModel, question: Question, form: Form, caller: Caller) -> bytes:
         start = time.perf_counter()
         if question.top_k is not None and loaded.config.task == "regression":
             raise Refusal("invalid", "top_k is about classes, and this model predicts values")
         parts: list[Part] = []
         if question.nodes:
             embeddings = question.embeddings or form != "predictions"
-            parts.append((question.nodes, await self._known.ask(loaded, loaded.rows(question.nodes), embeddings)))
+            known = KnownRows(loaded, loaded.rows(question.nodes), embeddings)
+            parts.append((question.nodes, await self._batcher.ask(known, caller)))
         if question.new_nodes:
             names = [node.id for node in question.new_nodes]
             try:
-                found = await self._batcher.ask(loaded, new_nodes(loaded, question), question.mode, gone)
+                new = NewRows.of(loaded, new_nodes(loaded, question), question.mode)
+                found = await self._batcher.ask(new, caller)
             except (NewNodeError, NeighborhoodTooLarge) as error:
                 raise _naming(error, names) from None
             parts.append((names, found))
@@ -132,20 +133,22 @@ def new_nodes(loaded: LoadedModel, question: Question) -> NewNodes:
 
 
 def _features(asked: list[NewNode], width: int) -> object:
+    """Dense rows, sparse rows, or both: each node keeps the form in which it came."""
     for node in asked:
         _check_features(node, width)
-    if not any(isinstance(node.features, SparseFeatures) for node in asked):
+    is_sparse = np.array([isinstance(node.features, SparseFeatures) for node in asked])
+    if not is_sparse.any():
         return np.array([node.features for node in asked], dtype=np.float64)
     indptr, indices, values = [0], [], []
     for node in asked:
         if isinstance(node.features, SparseFeatures):
             entries = sorted(zip(node.features.indices, node.features.values, strict=True))
-        else:
-            entries = [(place, value) for place, value in enumerate(node.features) if value]
-        indices += [place for place, _ in entries]
-        values += [value for _, value in entries]
-        indptr.append(len(indices))
-    return SparseRows(np.array(indptr), np.array(indices, dtype=np.int64), np.array(values, dtype=np.float64), width)
+            indices += [place for place, _ in entries]
+            values += [value for _, value in entries]
+            indptr.append(len(indices))
+    sparse = SparseRows(np.array(indptr), np.array(indices, dtype=np.int64), np.array(values, dtype=np.float64), width)
+    dense = [node.features for node in asked if not isinstance(node.features, SparseFeatures)]
+    return MixedRows(np.array(dense, dtype=np.float64), sparse, is_sparse) if dense else sparse
 
 
 def _check_features(node: NewNode, width: int) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -15,7 +17,6 @@ from service.answering import Answering
 from service.batching import Batcher
 from service.cache import cache_for
 from service.gateway import Gateway
-from service.heartbeat import Heartbeat
 from service.jobs.attendant import Attendant
 from service.jobs.catalogue import Catalogue
 from service.jobs.local import FOLDER, LocalRunner
@@ -24,22 +25,33 @@ from service.jobs.runner import Runner
 from service.metrics import Metrics
 from service.pages import pages
 from service.rollout import Rollout
-from service.settings import Settings
+from service.settings import REMOVED, Settings
+
+LOG = logging.getLogger("service.app")
+BOOKING_SECONDS = 0.1
 
 
-def create_app(settings: Settings) -> Gateway:
-    """An ASGI application. Its lifespan opens the live version before it takes requests, and drains on the way out."""
+def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gateway:
+    """An ASGI application for `service.protocol.Protocol`. Its lifespan opens the live version before it takes requests, and
+    drains on the way out. `writer` takes the access log.
+    """
     metrics = Metrics()
     rollout, admission = Rollout(settings, metrics), Admission(settings, metrics)
-    log = logs.AccessLog(settings.access_log)
-    heartbeat = Heartbeat(admission.beat, metrics.book, log.flush)
+    log = logs.AccessLog(writer if settings.access_log else None)
+
+    def book() -> None:
+        """Metrics and log lines of many requests at once: for each request it would cost as much as its answer."""
+        admission.report()
+        metrics.book(log.dropped_lines)
+        log.flush()
+
     batcher, cache = Batcher(settings, metrics), cache_for(settings, metrics)
     runner = None if settings.admin_token is None else runner_for(settings, metrics)
     attendant = None if runner is None else Attendant(runner, settings.store / FOLDER / "attendant.lock")
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        heartbeat.start()
+        booking = asyncio.create_task(_repeat(book))
         await rollout.start()
         if cache is not None:
             cache.start()
@@ -50,20 +62,28 @@ def create_app(settings: Settings) -> Gateway:
         try:
             yield
         finally:
-            heartbeat.stop()
+            booking.cancel()
             if attendant is not None:
                 await asyncio.to_thread(attendant.stop)
             await batcher.close()
             await rollout.stop()
             if cache is not None:
                 await cache.close()
-            metrics.book()
-            log.flush()
+            book()
 
     answering = Answering(settings, metrics, batcher, cache)
     admin = admin_pages(runner, Catalogue(settings.data_root), rollout)
     others = pages(rollout, metrics, lifespan, bool(settings.api_keys), admin)
     return Gateway(settings, metrics, rollout, answering, admission, log, others)
+
+
+async def _repeat(step: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(BOOKING_SECONDS)
+        try:
+            step()
+        except Exception:  # what failed once may work the next time
+            LOG.exception("booking metrics failed; it is repeated in %g s", BOOKING_SECONDS)
 
 
 def runner_for(settings: Settings, metrics: Metrics) -> Runner:
@@ -75,5 +95,8 @@ def runner_for(settings: Settings, metrics: Metrics) -> Runner:
 
 
 def app_from_env() -> Gateway:
-    logs.set_up()
-    return create_app(Settings.from_env())
+    writer = logs.set_up()
+    for name in REMOVED:
+        if name in os.environ:
+            LOG.warning("%s has no effect any more: see SGF_MAX_QUEUE_SECONDS", name)
+    return create_app(Settings.from_env(), writer)

@@ -1,7 +1,7 @@
-"""New nodes of requests that come at the same time are answered together.
+"""Questions of requests that arrive at the same time are answered together.
 
-A batch is what has arrived when the event loop comes round: nobody waits for company, and under load there is some. Cheap
-batches are answered on the spot, which costs less than a hop to a thread and back; others go to the one worker thread.
+Cheap questions are answered on the event loop, in one batch per turn: a hop to a thread costs more than they do. Expensive
+ones (a hub's neighbourhood, many nodes) go to the worker thread, in a queue of their own, so that cheap questions pass them.
 """
 
 from __future__ import annotations
@@ -12,179 +12,233 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from service.errors import Refusal
 from service.loaded import LoadedModel
 from service.metrics import Metrics
 from service.outcome import Outcome
 from service.settings import Settings
-from sgformer import NewNodes, SparseRows
+from sgformer import NewNodes
 from sgformer.extension import Mode
+from sgformer.neighborhood import cost_of
 
 Gone = Callable[[], Coroutine[Any, Any, None]]
-"""Returns when the caller has hung up."""
+"""Returns when the client has closed the connection."""
+FORESEEN_LAYERS = 3
+"""Up to which the cost of an exact answer is known before the graph is walked."""
 
 
-@dataclass(frozen=True, eq=False)  # a question is itself and no other: comparing arrays would not tell
-class Waiting:
+class Caller(Protocol):
+    """The request that a question belongs to."""
+
+    def leave_lane(self) -> None:
+        """Called before the question waits for the worker thread: the request runs no longer on the event loop."""
+
+    def gone(self) -> Coroutine[Any, Any, None]:
+        """Returns when the client has closed the connection."""
+
+
+@dataclass(frozen=True, eq=False)  # compared by identity: its arrays have no truth value
+class KnownRows:
+    """Rows of the graph, already checked."""
+
+    loaded: LoadedModel
+    rows: NDArray[np.int64]
+    embeddings: bool
+
+    @property
+    def kind(self) -> object:
+        """Questions of one kind are answered in one batch; None: alone."""
+        return (id(self.loaded), self.embeddings) if self.loaded.merges or not self.embeddings else None
+
+    @property
+    def cost(self) -> int:
+        return len(self.rows) * (4 if self.embeddings else 1)
+
+    is_foreseen = True
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @staticmethod
+    def answer(questions: Sequence[KnownRows], _limit: int, _metrics: Metrics) -> Outcome:
+        first, start = questions[0], time.perf_counter()
+        rows = first.rows if len(questions) == 1 else np.concatenate([question.rows for question in questions])
+        found = first.loaded.known(rows, first.embeddings)
+        return Outcome.of(found, first.loaded.config.task, start)
+
+
+@dataclass(frozen=True, eq=False)
+class NewRows:
+    """Nodes that the graph does not have, already checked."""
+
     loaded: LoadedModel
     new: NewNodes
     mode: Mode
-    answer: asyncio.Future[Outcome]
     cost: int
 
-    @property
-    def kind(self) -> tuple[int, Mode, bool]:
-        """What questions must share to be asked together."""
-        return id(self.loaded), self.mode, isinstance(self.new.features, SparseRows)
+    @classmethod
+    def of(cls, loaded: LoadedModel, new: NewNodes, mode: Mode) -> NewRows:
+        return cls(
+            loaded, new, mode, cost_of(new, loaded.snapshot.adjacency, loaded.config.layers if mode == "exact" else 1)
+        )
 
     @property
-    def foreseen(self) -> bool:
-        """Whether its cost is known: from five layers on an exact answer walks further than `cost_of` looks."""
-        return self.mode == "frozen" or self.loaded.config.layers < 5
+    def is_foreseen(self) -> bool:
+        return self.mode == "frozen" or self.loaded.config.layers <= FORESEEN_LAYERS
+
+    @property
+    def kind(self) -> object:
+        return (id(self.loaded), self.mode) if self.loaded.merges and self.is_foreseen else None
+
+    def __len__(self) -> int:
+        return len(self.new)
+
+    @staticmethod
+    def answer(questions: Sequence[NewRows], limit: int, metrics: Metrics) -> Outcome:
+        first, start = questions[0], time.perf_counter()
+        merged = first.new if len(questions) == 1 else NewNodes.merged([question.new for question in questions])
+        # The limit is per request. A batch of several has only questions whose cost was checked when they arrived.
+        found = first.loaded.engine.extended(merged, first.mode, limit if len(questions) == 1 else None)
+        metrics.batch_nodes.observe(len(merged))
+        for count in found.recomputed.tolist():
+            metrics.recomputed.observe(count)
+        return Outcome.of(found, first.loaded.config.task, start, found.exactness)
+
+
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    question: KnownRows | NewRows
+    answer: asyncio.Future[Outcome] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class Batcher:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings, self._metrics = settings, metrics
-        self._waiting: deque[Waiting] = deque()
+        self._cheap: deque[Waiting] = deque()
+        self._expensive: deque[Waiting] = deque()
         self._scheduled = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="answers")
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: asyncio.Task[None] | None = None
 
-    async def ask(self, loaded: LoadedModel, new: NewNodes, mode: Mode, gone: Gone) -> Outcome:
-        """Raises what `sgformer.extend` raises for this question, and Refusal where it takes too long."""
-        loop = asyncio.get_running_loop()
-        question = Waiting(loaded, new, mode, loop.create_future(), cost_of(loaded, new, mode))
+    async def ask(self, question: KnownRows | NewRows, caller: Caller) -> Outcome:
+        """Raises what the engine raises for this question, and Refusal where it costs or takes too much."""
         limit = self._settings.max_recompute
-        if mode == "exact" and question.cost > limit:
-            told = f"exact answers to this request would walk over {question.cost:,} links, the limit is {limit:,}"
-            told += "; ask for fewer at once, or with mode frozen"
+        if isinstance(question, NewRows) and question.mode == "exact" and question.cost > limit:
+            told = f"exact answers to this request walk over {question.cost:,} links, the limit is {limit:,}"
+            told += "; send fewer new nodes per request, or use mode frozen"
             raise Refusal("neighborhood_too_large", told, size=question.cost, limit=limit)
-        self._waiting.append(question)
-        if not self._scheduled:
-            self._scheduled = True
-            loop.call_soon(self._flush)
-        # Listening for a hang-up costs a task: worth it only where there will be time to hang up.
-        watcher = loop.create_task(gone()) if self._running or not self._is_cheap([question]) else None
-        if watcher is not None:
-            watcher.add_done_callback(lambda _: question.answer.cancel())
+        waiting = Waiting(question)
+        if question.cost <= self._settings.inline_cost and question.is_foreseen:
+            self._cheap.append(waiting)
+            self._schedule()
+            return await waiting.answer
+        caller.leave_lane()
+        self._expensive.append(waiting)
+        self._start_thread()
+        return await self._wait(waiting, caller)
+
+    async def _wait(self, waiting: Waiting, caller: Caller) -> Outcome:
+        """Until the thread has answered, the deadline has passed, or the client has gone."""
+        watcher = asyncio.get_running_loop().create_task(caller.gone())
+        watcher.add_done_callback(lambda _: waiting.answer.cancel())
         try:
             async with asyncio.timeout(self._settings.deadline_seconds):
-                return await question.answer
+                return await waiting.answer
         except TimeoutError:
             self._metrics.shed.labels("deadline").inc()
             raise Refusal("deadline", f"no answer within {self._settings.deadline_seconds:g} s") from None
         except asyncio.CancelledError:
-            if watcher is None or not watcher.done():
+            if not watcher.done():
                 raise
             self._metrics.shed.labels("gone").inc()
-            raise Refusal("gone", "the caller hung up") from None  # who never hears it; the log and the metrics do
+            raise Refusal("gone", "the client closed the connection") from None
         finally:
-            if watcher is not None:
-                watcher.cancel()
-            if not question.answer.done() or question.answer.cancelled():
+            watcher.cancel()
+            if not waiting.answer.done() or waiting.answer.cancelled():
                 with suppress(ValueError):
-                    self._waiting.remove(question)  # nobody waits for it: it shall not hold its version
+                    self._expensive.remove(waiting)  # so that it does not keep its version open
 
     async def close(self) -> None:
-        if self._running:
-            await asyncio.wait(self._running, timeout=self._settings.deadline_seconds)
+        if self._running is not None:
+            await asyncio.wait([self._running], timeout=self._settings.deadline_seconds)
         self._thread.shutdown(wait=False, cancel_futures=True)
-        for question in self._waiting:
-            if not question.answer.done():
-                question.answer.set_exception(Refusal("not_ready", "the service is shutting down"))
+        for waiting in (*self._cheap, *self._expensive):
+            if not waiting.answer.done():
+                waiting.answer.set_exception(Refusal("not_ready", "the service is shutting down"))
 
-    def _flush(self) -> None:
-        self._scheduled = False
-        if self._running:  # the thread is busy: what has come meanwhile goes next, all together
-            return
-        batch = self._next_batch()
-        if not batch:
-            return
-        if self._is_cheap(batch):
-            _settle(batch, self._answers(batch))
-            self._again()
-        else:
-            task = asyncio.get_running_loop().create_task(self._in_thread(batch))
-            self._running.add(task)
-            task.add_done_callback(self._finished)
-
-    def _is_cheap(self, batch: Sequence[Waiting]) -> bool:
-        cost = sum(question.cost for question in batch)
-        return cost <= self._settings.inline_cost and all(question.foreseen for question in batch)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        self._again()
-
-    def _again(self) -> None:
-        if self._waiting and not self._scheduled:
+    def _schedule(self) -> None:
+        if self._cheap and not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self._answer_cheap)
 
-    async def _in_thread(self, batch: list[Waiting]) -> None:
+    def _answer_cheap(self) -> None:
+        """One batch per turn of the event loop."""
+        self._scheduled = False
+        if batch := self._next_batch(self._cheap):
+            _settle(batch, self._answers(batch))
+        self._schedule()
+
+    def _start_thread(self) -> None:
+        if self._running is None and (batch := self._next_batch(self._expensive)):
+            self._running = asyncio.get_running_loop().create_task(self._answer_in_thread(batch))
+
+    async def _answer_in_thread(self, batch: list[Waiting]) -> None:
         try:
             answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._answers, batch)
         except BaseException as error:
-            # Whatever became of the thread, nobody is left waiting.
-            _settle(batch, [Refusal("internal", "the worker that had this question is gone")] * len(batch))
+            # Whatever happened to the thread, no request is left waiting.
+            _settle(batch, [Refusal("internal", "the worker thread that had this question is gone")] * len(batch))
             if not isinstance(error, Exception):
                 raise
         else:
             _settle(batch, answers)
+        finally:
+            self._running = None
+            self._start_thread()
 
-    def _next_batch(self) -> list[Waiting]:
-        """The oldest question, and those of its kind behind it, up to a cost. Callers that have gone are skipped."""
-        while self._waiting and self._waiting[0].answer.done():
-            self._waiting.popleft()
-        if not self._waiting:
-            return []
-        first = self._waiting.popleft()
-        batch, cost = [first], first.cost
+    def _next_batch(self, queue: deque[Waiting]) -> list[Waiting]:
+        """The oldest question and those of its kind behind it, up to a cost. Drops questions whose clients have gone."""
+        batch: list[Waiting] = []
         later: deque[Waiting] = deque()
-        while self._waiting and first.loaded.merges:
-            question = self._waiting.popleft()
-            if question.answer.done():
+        cost, kind = 0, None
+        while queue:
+            waiting = queue.popleft()
+            question = waiting.question
+            if waiting.answer.done():
                 continue
-            if question.kind == first.kind and cost + question.cost <= self._settings.batch_cost:
-                batch.append(question)
-                cost += question.cost
-            else:
-                later.append(question)
-        self._waiting.extendleft(reversed(later))
+            if not batch:
+                kind = question.kind
+            elif question.kind != kind or cost + question.cost > self._settings.batch_cost:
+                later.append(waiting)
+                continue
+            batch.append(waiting)
+            cost += question.cost
+            if kind is None:
+                break
+        queue.extendleft(reversed(later))
         return batch
 
     def _answers(self, batch: Sequence[Waiting]) -> list[Outcome | Exception]:
-        """One result or error per question: a question that fails is asked again alone, so that it fails alone."""
-        first, start = batch[0], time.perf_counter()
+        """One result or error per question. When a batch fails, each question is answered alone, so that it fails alone."""
+        questions: list[Any] = [waiting.question for waiting in batch]
         try:
-            merged = first.new if len(batch) == 1 else NewNodes.merged([question.new for question in batch])
-            found = first.loaded.engine.extended(merged, first.mode, self._settings.max_recompute)
-        except Exception as error:  # handed to the caller it belongs to
-            return [error] if len(batch) == 1 else [self._answers([question])[0] for question in batch]
-        self._metrics.batch_nodes.observe(len(merged))
-        for count in found.recomputed.tolist():
-            self._metrics.recomputed.observe(count)
-        outcome = Outcome.of(found, first.loaded.config.task, start, found.exactness)
-        return list(outcome.parts([len(question.new) for question in batch]))
-
-
-def cost_of(loaded: LoadedModel, new: NewNodes, mode: Mode) -> int:
-    """Nodes and neighbours; and from three layers on, where an exact answer walks over them, the neighbours' neighbours."""
-    cost = len(new) + len(new.neighbors)
-    if mode == "exact" and loaded.config.layers > 2 and len(new.neighbors):
-        cost += int(loaded.snapshot.adjacency.degrees(new.neighbors).sum())
-    return cost
+            outcome = questions[0].answer(questions, self._settings.max_recompute, self._metrics)
+        except Exception as error:  # handed to the request it belongs to
+            return [error] if len(batch) == 1 else [self._answers([waiting])[0] for waiting in batch]
+        return list(outcome.parts([len(question) for question in questions]))
 
 
 def _settle(batch: Sequence[Waiting], answers: Sequence[Outcome | Exception]) -> None:
-    for question, answer in zip(batch, answers, strict=True):
-        if question.answer.done():
-            continue  # its caller has gone
+    for waiting, answer in zip(batch, answers, strict=True):
+        if waiting.answer.done():
+            continue  # its client has gone
         if isinstance(answer, Exception):
-            question.answer.set_exception(answer)
+            waiting.answer.set_exception(answer)
         else:
-            question.answer.set_result(answer)
+            waiting.answer.set_result(answer)

@@ -19,6 +19,8 @@ from service.loaded import LoadedModel
 from service.outcome import Outcome
 from service.questions import Question
 
+FORMAT = 2
+"""Changes with the bytes of answers, so that cached answers of another release are not served."""
 Ids = Sequence[int | str]
 Columns = dict[bytes, Iterable[Any]]
 """By the template of its field, a column: one value of JSON, or number, per node."""

@@ -42,27 +42,32 @@ STATUS: Mapping[str, int] = {
     "internal": 500,
     "not_ready": 503,
     "deadline": 503,
+    "too_many_connections": 503,
     "jobs_unavailable": 503,
 }
 RETRY_SECONDS = 1
-LONGEST_MESSAGE = 400
-"""A sentence may quote what was sent, which may be megabytes."""
+LONGEST_MESSAGE, LONGEST_DETAIL = 400, 200
+"""Messages and details may quote the request, which may be megabytes."""
 
 
 class Refusal(Exception):  # noqa: N818  # not an error of ours
     """Says in one sentence what was wrong and what was expected."""
 
     def __init__(self, code: str, message: str, *, headers: Mapping[str, str] | None = None, **details: Any) -> None:
-        super().__init__(message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}...")
+        super().__init__(_shortened(message, LONGEST_MESSAGE))
         self.code = code
         self.status = STATUS[code]
-        self.details = details
+        self.details = {name: _shortened(value, LONGEST_DETAIL) for name, value in details.items()}
         self.headers = dict(headers or {})
         if self.status in (429, 503):
             self.headers.setdefault("retry-after", str(RETRY_SECONDS))
 
     def body(self) -> dict[str, Any]:
         return {"error": str(self), "code": self.code, "details": self.details}
+
+
+def _shortened(value: Any, length: int) -> Any:
+    return f"{value[:length]}..." if isinstance(value, str) and len(value) > length else value
 
 
 def refusal_for(error: BaseException) -> Refusal:

@@ -1,7 +1,9 @@
-"""The door: every request passes here, gets an id, is let in or refused, counted and logged, and leaves in one shape.
+"""The ASGI application: every request is screened, admitted, answered, counted and logged here.
 
-/predict and /embed are answered here, as plain ASGI: routing, dependencies and response objects would cost more than the
+/predict and /embed are answered here as plain ASGI: routing, dependencies and response objects would cost more than the
 answers. Everything else is FastAPI's.
+
+`screen`, `lane`, `check_length` and `refused` are called by the protocol, before there is a task for the request.
 """
 
 from __future__ import annotations
@@ -9,15 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Hashable, MutableMapping, Sequence
+from collections.abc import MutableMapping
 from typing import Any
 
 from starlette.routing import Match
 
-from service.admission import Admission, overloaded
+from service.admission import Admission, Lane
 from service.answering import Answering, Form
 from service.errors import Refusal, refusal_for
-from service.exchange import Exchange, Receive, Reply, Scope, Send, replayed, request_id
+from service.exchange import JSON, Exchange, Receive, Reply, Scope, Send, request_id
 from service.logs import AccessLog
 from service.metrics import Metrics
 from service.rollout import Rollout
@@ -27,12 +29,12 @@ from service.settings import Settings
 LOG = logging.getLogger("service.gateway")
 NPY = "application/x-npy"
 ANSWERED_HERE = {"/predict", "/embed"}
+NOT_QUEUED = {"/health/live", "/health/ready", "/metrics"}
+"""Cheap, and needed most when the service is overloaded."""
 MAX_ADMIN_BYTES = 64 * 1024
 
 
 class Gateway:
-    """The ASGI application."""
-
     def __init__(
         self,
         settings: Settings,
@@ -44,107 +46,119 @@ class Gateway:
         pages: Any,
     ) -> None:
         self._settings, self._metrics = settings, metrics
-        self._rollout, self._answering, self._admission = rollout, answering, admission
+        self._rollout, self._answering, self.admission = rollout, answering, admission
         self._security, self._log = Security(settings), log
         self._pages, self._probation = pages, rollout.probation
-        self._no_place = Reply.refused(overloaded())
+        self.body_seconds = settings.body_seconds
+
+    def screen(self, scope: Scope) -> None:
+        """Checks the head of a request. Raises Refusal."""
+        scope["sgf.start"] = time.perf_counter()
+        headers = scope["sgf.headers"] = dict(scope["headers"])
+        scope["sgf.id"], scope["sgf.key"] = request_id(headers), None
+        path, method = scope["path"], scope["method"]
+        if b"host" not in headers and scope["http_version"] == "1.1":
+            raise Refusal(
+                "bad_http", "the request has no Host header, which HTTP/1.1 requires", headers={"connection": "close"}
+            )
+        scope["sgf.key"] = key = self._security.check(path, headers.get(b"authorization"))
+        if path in ANSWERED_HERE:
+            if method != "POST":
+                raise Refusal("method_not_allowed", f"{path} takes POST, not {method}", headers={"allow": "POST"})
+            self.admission.check_rate(key)
+        if method == "POST":
+            _check_content(headers)
+            length = headers.get(b"content-length", b"0")
+            self.check_length(scope, int(length) if length.isdigit() else 0)
+
+    def lane(self, scope: Scope) -> Lane | None:
+        """The queue for this request; None for one that never waits."""
+        path = scope["path"]
+        if path in ANSWERED_HERE:
+            return self.admission.answers
+        return None if path in NOT_QUEUED else self.admission.pages
+
+    def max_body_bytes(self, scope: Scope) -> int:
+        return self._settings.max_body_bytes if scope["path"] in ANSWERED_HERE else MAX_ADMIN_BYTES
+
+    def check_length(self, scope: Scope, length: int) -> None:
+        """Raises Refusal (413)."""
+        limit = self.max_body_bytes(scope)
+        if length > limit:
+            raise Refusal(
+                "body_too_large", f"the body is larger than {limit:,} bytes", headers={"connection": "close"}, limit=limit
+            )
+
+    def refused(self, scope: Scope, refusal: Refusal) -> None:
+        """Counts and logs a request that the protocol has refused."""
+        self._finished(scope, self._route(scope), refusal.status, 0, refusal.code)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._pages(scope, receive, send)  # lifespan; websockets are refused there
             return
-        start = time.perf_counter()
         exchange = Exchange(scope, receive, send)
         if exchange.path in ANSWERED_HERE:
-            reply = await self._answered(exchange)
-            if self._probation.watched is not None and (reply.status == 200 or reply.error == "internal"):
-                self._probation.answered(failed=reply.status != 200)  # what was refused says nothing about a version
-            sent = await exchange.reply(reply)
-            self._finished(exchange.request_id, exchange.method, exchange.path, reply.status, start, sent, reply.error)
+            try:
+                reply = await self._answer(exchange)
+                if self._probation.watched is not None and (reply.status == 200 or reply.error == "internal"):
+                    self._probation.answered(failed=reply.status != 200)  # a refusal says nothing about a version
+                sent = await exchange.reply(reply)
+            finally:
+                exchange.place.release()
+            self._finished(scope, exchange.path, reply.status, sent, reply.error)
             return
-        if exchange.method == "HEAD" and not exchange.path.startswith("/admin"):  # where a page may be a stream without end
-            scope = {**scope, "method": "GET"}  # the server, which knows that it was HEAD, sends no body
-        status, sent, error = await self._paged(scope, receive, send, exchange)
-        sent = 0 if exchange.method == "HEAD" else sent
-        self._finished(exchange.request_id, exchange.method, self._route(scope), status, start, sent, error)
+        if exchange.method == "HEAD" and not exchange.path.startswith("/admin"):  # a page of /admin may be an endless stream
+            scope = {**scope, "method": "GET"}  # the server knows that it was HEAD, and sends no body
+        status, sent, error = await self._page(scope, exchange)
+        self._finished(scope, self._route(scope), status, 0 if exchange.method == "HEAD" else sent, error)
 
-    def turned_away(
-        self, caller: Hashable, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]]
-    ) -> tuple[Reply, str] | None:
-        """The answer for a request that there is no place for, and its id, from its head alone.
-
-        In a crowd most are refused: a task for each would cost those in hand more than their own answers.
-        """
-        start, path = time.perf_counter(), target.decode("latin-1")
-        if path not in ANSWERED_HERE or method != "POST":
-            return None
-        given = dict(headers)
+    async def _answer(self, exchange: Exchange) -> Reply:
         try:
-            self._security.check(path, given.get(b"authorization"))
-        except Refusal:
-            return None  # and hears that on the way of all others, and takes nobody's place
-        if self._admission.announce(caller):
-            return None
-        self._admission.turn_away()
-        reply, name = self._no_place, request_id(given)
-        self._finished(name, method, path, reply.status, start, len(reply.content), reply.error)
-        return reply, name
-
-    async def _answered(self, exchange: Exchange) -> Reply:
-        try:
-            if exchange.method != "POST":
-                raise Refusal("method_not_allowed", f"{exchange.path} takes POST", headers={"allow": "POST"})
-            self._security.check(exchange.path, exchange.headers.get(b"authorization"))
-            with self._admission.receiving:
-                body = await exchange.body(self._settings.max_body_bytes)
-            with self._admission.answering:
-                return await self._reply(exchange, body)
+            body = await exchange.body(self._settings.max_body_bytes)
+            npy = exchange.path == "/embed" and exchange.wants(NPY.encode())
+            form: Form = "predictions" if exchange.path == "/predict" else "npy" if npy else "embeddings"
+            answer = await self._answering.answer(self._rollout.current, body, form, exchange)
         except (Exception, asyncio.CancelledError) as error:  # every request gets an answer
-            return self._refused(exchange, error)
-
-    async def _reply(self, exchange: Exchange, body: bytes) -> Reply:
-        npy = exchange.path == "/embed" and exchange.wants(NPY.encode())
-        form: Form = "predictions" if exchange.path == "/predict" else "npy" if npy else "embeddings"
-        answer = await self._answering.answer(self._rollout.current, body, form, exchange.gone)
+            return self._reply_for(exchange, error)
         if not npy:
             return Reply(200, answer.content)
         return Reply(200, answer.content, NPY, {f"x-sgf-{name}": str(value) for name, value in answer.origin.items()})
 
-    async def _paged(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> tuple[int, int, str | None]:
+    async def _page(self, scope: Scope, exchange: Exchange) -> tuple[int, int, str | None]:
         status, sent = 0, 0
 
-        async def counted(message: MutableMapping[str, Any]) -> None:
+        async def count_and_send(message: MutableMapping[str, Any]) -> None:
             nonlocal status, sent
             if message["type"] == "http.response.start":
+                exchange.place.release()  # a stream of events may go on for hours
                 status = message["status"]
                 message["headers"] = [*message.get("headers", []), (b"x-request-id", exchange.request_id.encode())]
             sent += len(message.get("body", b""))
-            await send(message)
+            await exchange.send(message)
 
         try:
-            self._security.check(exchange.path, exchange.headers.get(b"authorization"))
-            if exchange.path.startswith("/admin") and exchange.method == "POST":
-                # FastAPI would read a body of any size; this one is read within limits, and handed on.
-                with self._admission.receiving_orders:
-                    body = await exchange.body(MAX_ADMIN_BYTES)
-                receive = replayed(body, receive)
-                scope["headers"] = [*scope["headers"], (b"content-type", b"application/json")]  # it said that, or nothing
-            await self._pages(scope, receive, counted)
-        except (Exception, asyncio.CancelledError) as error:  # every request gets an answer, here too
-            reply = self._refused(exchange, error)
+            if exchange.method == "POST" and b"content-type" not in exchange.headers:
+                scope["headers"] = [*scope["headers"], (b"content-type", JSON.encode())]
+            await self._pages(scope, exchange.receive, count_and_send)
+        except (Exception, asyncio.CancelledError) as error:  # every request gets an answer
+            reply = self._reply_for(exchange, error)
             if status == 0:
                 return reply.status, await exchange.reply(reply), reply.error
+        finally:
+            exchange.place.release()
         return status, sent, None
 
     def _route(self, scope: Scope) -> str:
-        """As it is declared, so that metrics have few of them. A request that was refused at the door has not met it yet."""
+        """As it is declared, so that metrics have few labels. A request that was refused has not been routed."""
         found = scope.get("route")
+        if found is None and scope["path"] in ANSWERED_HERE:
+            return str(scope["path"])
         if found is None:
-            matching = (one for one in self._pages.routes if one.matches(scope)[0] is Match.FULL)
-            found = next(matching, None)
+            found = next((route for route in self._pages.routes if route.matches(scope)[0] is Match.FULL), None)
         return getattr(found, "path", None) or "other"
 
-    def _refused(self, exchange: Exchange, error: BaseException) -> Reply:
+    def _reply_for(self, exchange: Exchange, error: BaseException) -> Reply:
         refusal = refusal_for(error)
         if refusal.code == "internal":
             LOG.error(
@@ -152,7 +166,18 @@ class Gateway:
             )
         return Reply.refused(refusal)
 
-    def _finished(self, name: str, method: str, route: str, status: int, start: float, sent: int, error: str | None) -> None:
-        seconds = time.perf_counter() - start
+    def _finished(self, scope: Scope, route: str, status: int, sent: int, error: str | None) -> None:
+        seconds = time.perf_counter() - scope["sgf.start"]
         self._metrics.answered(route, status, seconds)
-        self._log.write(name, method, route, status, seconds, sent, error)
+        self._log.write(scope, route, status, seconds, sent, error)
+
+
+def _check_content(headers: dict[bytes, bytes]) -> None:
+    kind = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
+    if kind != b"application/json":
+        shown = kind.decode("latin-1")[:60]
+        raise Refusal("unsupported_media_type", f"the content type is {shown!r}, expected {JSON}")
+    coding = headers.get(b"content-encoding", b"identity").lower()
+    if coding not in (b"gzip", b"identity"):
+        shown = coding.decode("latin-1")[:60]
+        raise Refusal("unsupported_media_type", f"the content encoding is {shown!r}, expected gzip or none")

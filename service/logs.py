@@ -1,10 +1,19 @@
-"""JSON lines on standard error: one per request, and one per event. No payloads, no secrets."""
+"""JSON lines on standard error: one per request, and one per event. No payloads, no secrets.
+
+A thread writes them. A reader of the log that stalls therefore stalls nothing else: up to MAX_WAITING_BYTES wait for it,
+further lines are dropped and counted (`sgf_log_lines_dropped_total`).
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import threading
 import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +21,8 @@ import orjson
 
 _OURS = {"seconds", "request_id"}
 """Extras that our own log calls may carry."""
+MAX_WAITING_BYTES = 4 * 2**20
+CLOSE_SECONDS = 1.0
 
 
 class JsonFormatter(logging.Formatter):
@@ -28,54 +39,124 @@ class JsonFormatter(logging.Formatter):
         return orjson.dumps(line, default=str, option=orjson.OPT_UTC_Z).decode()
 
 
-def set_up() -> None:
-    """Once per process: everything that logs, logs as JSON."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
+class LogWriter(logging.Handler):
+    """Writes to a file descriptor from a thread of its own. `put` and `emit` never block."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self.setFormatter(JsonFormatter())
+        self.dropped_lines = 0
+        self._descriptor = descriptor
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._changed = threading.Condition()
+        threading.Thread(target=self._write_all, name="log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.put([self.format(record).encode() + b"\n"])
+        except Exception:  # the caller of a log function must not fail for it
+            self.dropped_lines += 1
+
+    def put(self, lines: list[bytes]) -> None:
+        with self._changed:
+            if self._waiting_bytes > MAX_WAITING_BYTES:
+                self.dropped_lines += len(lines)
+                return
+            data = b"".join(lines)
+            self._waiting.append(data)
+            self._waiting_bytes += len(data)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Waits until everything is written, for CLOSE_SECONDS at most."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting_bytes, CLOSE_SECONDS)
+        super().close()
+
+    def _write_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                data = self._waiting.popleft()
+            with suppress(OSError):  # the reader is gone: there is no better place to say so
+                _write(self._descriptor, data)
+            with self._changed:
+                self._waiting_bytes -= len(data)
+                self._changed.notify_all()
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def set_up() -> LogWriter:
+    """Once per process: everything that logs, logs as JSON lines from now on."""
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    for handler in root.handlers:
+        if isinstance(handler, LogWriter):
+            return handler
+    writer = LogWriter(sys.stderr.fileno())
+    root.handlers[:] = [writer]
     root.setLevel(logging.INFO)
+    logging.captureWarnings(True)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = name != "uvicorn.access"  # we have our own line per request
+    return writer
 
 
 class AccessLog:
-    """Noted, and written straight to standard error with each heartbeat: the logging machinery, and a call of the system for
-    every line, would cost as much as a known node's answer.
-    """
+    """Collects a line per request; `flush` hands them to the writer, many at once."""
 
-    def __init__(self, enabled: bool) -> None:
-        self._enabled = enabled
-        self._noted: list[tuple[float, str, str, str, int, float, int, str | None]] = []
+    def __init__(self, writer: LogWriter | None) -> None:
+        """Without a writer nothing is logged."""
+        self._writer = writer
+        self._collected: list[tuple[Any, ...]] = []
+
+    @property
+    def dropped_lines(self) -> int:
+        return 0 if self._writer is None else self._writer.dropped_lines
 
     def flush(self) -> None:
-        if self._noted:
-            noted, self._noted = self._noted, []
-            sys.stderr.write(b"".join([_line(*one) for one in noted]).decode())
+        if self._writer is not None and self._collected:
+            collected, self._collected = self._collected, []
+            self._writer.put([_line(*values) for values in collected])
 
-    def write(
-        self, request_id: str, method: str, route: str, code: int, seconds: float, sent: int, error: str | None
-    ) -> None:
-        if self._enabled:
-            self._noted.append((time.time(), request_id, method, route, code, seconds, sent, error))
+    def write(self, scope: Mapping[str, Any], route: str, code: int, seconds: float, sent: int, error: str | None) -> None:
+        if self._writer is not None:
+            client = scope["client"]
+            values = scope["sgf.id"], scope["sgf.key"], client and client[0], scope["method"]
+            self._collected.append((time.time(), *values, route, code, seconds, sent, error))
 
 
 def _line(
-    at: float, request_id: str, method: str, route: str, code: int, seconds: float, sent: int, error: str | None
+    at: float,
+    request_id: str,
+    key: str | None,
+    client: str | None,
+    method: str,
+    route: str,
+    code: int,
+    seconds: float,
+    sent: int,
+    error: str | None,
 ) -> bytes:
     line = {
         "time": datetime.fromtimestamp(at, UTC),
         "level": "info",
         "logger": "service.access",
         "request_id": request_id,
+        "client": client,
+        "key": key,
         "method": method,
         "route": route,
         "code": code,
         "milliseconds": round(seconds * 1000, 3),
         "bytes": sent,
+        "error": error,
     }
-    if error is not None:
-        line["error"] = error
-    return orjson.dumps(line, option=orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE)
+    present = {name: value for name, value in line.items() if value is not None}
+    return orjson.dumps(present, option=orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE)

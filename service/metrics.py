@@ -34,7 +34,7 @@ from service.loaded import LoadedModel
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 20_000, 100_000)
-SHED_REASONS = ("inflight", "lag", "bodies", "deadline", "gone")
+SHED_REASONS = ("queue", "bytes", "rate", "deadline", "gone")
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -69,8 +69,10 @@ class Metrics:
             "sgf_stage_duration_seconds", "Of one request, by stage.", ["stage"], buckets=SECONDS, registry=new
         )
         self.batch_nodes = Histogram("sgf_batch_nodes", "New nodes answered in one go.", buckets=SIZES, registry=new)
-        self.queue_depth = _gauge("sgf_queue_depth", "Requests in hand.", new, "livesum")
-        self.shed = Counter("sgf_shed_total", "Requests told to come back.", ["reason"], registry=new)
+        self.queue_depth = _gauge("sgf_queue_depth", "Requests that wait or run.", new, "livesum")
+        self.buffered = _gauge("sgf_buffered_bytes", "Request bodies and unread answers that are held.", new, "livesum")
+        self.shed = Counter("sgf_shed_total", "Requests that were refused for lack of capacity.", ["reason"], registry=new)
+        self.dropped_lines = Counter("sgf_log_lines_dropped_total", "Log lines dropped: their reader stalls.", registry=new)
         self.cache_lookups = Counter("sgf_cache_lookups_total", "Look-ups.", ["kind", "result"], registry=new)
         self.cache_errors = Counter(
             "sgf_cache_errors_total", "Failures of the cache, and values it did not write.", registry=new
@@ -98,6 +100,7 @@ class Metrics:
         self._answered: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
         self._spent: defaultdict[str, list[float]] = defaultdict(list)
         self._turned_away: Counts[str] = Counts()
+        self._dropped_lines = 0
         self.cache_up.set(1)
         self.retrain_waiting.set(0)
         self.retrain_epoch.set(0)
@@ -118,11 +121,14 @@ class Metrics:
         self._spent[stage].append(seconds)
 
     def turned_away(self, reason: str) -> None:
-        """Noted as well: in a crowd they are most."""
+        """Noted as well: in an overload they are most."""
         self._turned_away[reason] += 1
 
-    def book(self) -> None:
-        """What was noted since the last time. Noting and booking are the event loop's: nothing comes in between."""
+    def book(self, dropped_lines: int | None = None) -> None:
+        """Books what was noted since the last time. Noting and booking are the event loop's: nothing comes in between."""
+        if dropped_lines is not None and dropped_lines > self._dropped_lines:
+            self.dropped_lines.inc(dropped_lines - self._dropped_lines)
+            self._dropped_lines = dropped_lines
         answered, self._answered = self._answered, defaultdict(list)  # first: what cannot be booked is not kept for ever
         spent, self._spent = self._spent, defaultdict(list)
         turned_away, self._turned_away = self._turned_away, Counts()

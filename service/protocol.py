@@ -1,9 +1,10 @@
-"""uvicorn's HTTP/1.1, with four things that it does not do.
+"""uvicorn's HTTP/1.1 protocol, with limits that it does not have.
 
-An answer's head and body leave in one packet: uvicorn writes them one after the other, and uvloop sends each at once, two
-calls of the system and two packets that the client wakes up for. A request whose head does not come is not waited for. And
-on the way out a connection that a client has kept is not closed under its next request: that one is answered, as the last.
-In a crowd, whoever there is no place for is told so here: no task is made for it.
+A request is handed to the application when it is complete and admission has given it a place; until then it costs no task. A
+request that is refused is answered here. Heads and bodies have time and size limits. Head and body of an answer leave in one
+packet. An `Upgrade` header is ignored (RFC 9110, 7.8). On shutdown a kept connection may send one last request.
+
+benchmarks/ablation.py measures what each of these brings against plain uvicorn.
 """
 
 from __future__ import annotations
@@ -12,32 +13,34 @@ import asyncio
 import logging
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from service.errors import Refusal
+from service.admission import Admission, Place
+from service.errors import Refusal, refusal_for
 from service.exchange import Reply, request_id
 
 LOG = logging.getLogger("service.protocol")
 UNREAD_SECONDS = 30.0
-"""A client that reads nothing of its answer for so long is hung up on: answers that nobody reads would fill the memory."""
+"""A connection is aborted when its client has read nothing of an answer for this long: unread answers fill the memory."""
 HEAD_SECONDS = 10.0
-"""A client that does not send the head of a request within so long is hung up on: it would hold a connection for ever."""
+"""Longest wait for the head of a request."""
 HEAD_BYTES = 64 * 1024
-"""A head that has not ended after so much is refused: it is kept until it ends."""
-LAST_CALL_SECONDS = 0.5
-"""How long kept connections stay open after the signal to stop: a client that asks again meanwhile is told that it was the
-last time, others were idle."""
+DROPPED_BODIES = 16
+"""Times the size limit: how much of a refused body is read and dropped, so that its sender can read the answer."""
+LAST_REQUEST_SECONDS = 0.5
+"""How long idle connections stay open after SIGTERM: a request that is already on its way is answered."""
+UPGRADE_HEADERS = {b"upgrade", b"http2-settings", b"connection"}
 
 
-class Together:
-    """A transport that holds back the head of an answer until its body comes, or until the event loop comes round.
+class CoalescingTransport:
+    """Holds back the head of an answer until its body is written, or until the next turn of the event loop.
 
-    Not the body too: while a crowd waits, a turn of the event loop is as long as reading what all of them have sent.
-    Everything else is the other transport's.
+    Also tells admission how many bytes the client has not read. Everything else is the wrapped transport's.
     """
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, admission: Admission) -> None:
+        self._transport, self._loop, self._admission = transport, loop, admission
         self._written: list[bytes] = []
         self._watch: asyncio.TimerHandle | None = None
 
@@ -49,13 +52,20 @@ class Together:
             self._loop.call_soon(self._send)
 
     def write_all(self, data: bytes) -> None:
-        """A whole answer, head and body."""
+        """Writes a whole answer, head and body."""
         self._written.append(data)
         self._send()
 
     def close(self) -> None:
         self._send()
         self._transport.close()
+
+    def forget(self) -> None:
+        """The connection is lost."""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+            self._admission.unsent(self._transport, 0)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -64,134 +74,247 @@ class Together:
         if self._written:
             written, self._written = self._written, []
             self._transport.write(b"".join(written))
-            self._watch_unread()
+            if self._watch is not None or self._transport.get_write_buffer_size():
+                self._watch_unread()
 
     def _watch_unread(self) -> None:
         unread = self._transport.get_write_buffer_size()
+        self._admission.unsent(self._transport, unread)
         if unread and self._watch is None:
             self._watch = self._loop.call_later(UNREAD_SECONDS, self._look_again, unread)
 
     def _look_again(self, before: int) -> None:
         self._watch = None
         if self._transport.get_write_buffer_size() >= before:
+            self._admission.unsent(self._transport, 0)
             self._transport.abort()
         else:
             self._watch_unread()
 
 
-class Answered:
-    """In place of uvicorn's cycle, of a request that was answered without one. What still comes of its body is dropped."""
-
-    response_complete = True
-    message_event = asyncio.Event()  # which nobody waits for
-
-
-ANSWERED: Any = Answered()
-
-
 class Protocol(HttpToolsProtocol):
-    _in_head, _head_bytes, _leaving = True, 0, False
-    _has_begun, _has_turned_away = False, False
-    """In the packet at hand: a request."""
-    _head_timer: asyncio.TimerHandle | None = None
+    arrived = 0.0
+    _in_head, _in_body, _has_begun, _head_bytes = True, False, False, 0
+    _body_bytes, _dropped_bytes = 0, 0
+    _leaving, _close_after_body, _is_lost = False, False, False
+    _timer: asyncio.TimerHandle | None = None
+    _receiving: RequestResponseCycle | None = None
+    """The request that is started when it is complete."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._door = getattr(self.app, "turned_away", None)  # uvicorn wraps the application where it traces messages
+        self._gateway: Any = self.app
+        self._admission: Admission = self._gateway.admission
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP's is one
-        super().connection_made(Together(transport, self.loop))  # type: ignore[arg-type]  # all but in name
-        self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+        super().connection_made(CoalescingTransport(transport, self.loop, self._admission))  # type: ignore[arg-type]
+        if len(self.connections) > self._admission.max_connections:
+            self._hang_up(
+                Refusal("too_many_connections", f"this worker has {self._admission.max_connections:,} connections")
+            )
+        else:
+            self._timer = self.loop.call_later(HEAD_SECONDS, self._time_out)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_head_timer()
+        self._is_lost = True
+        self._stop_timer()
+        self._release_bytes(0)
+        self.transport.forget()  # type: ignore[attr-defined]  # it is a CoalescingTransport
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._has_begun = self._has_turned_away = False
-        super().data_received(data)
-        if self._in_head:  # the usual head comes in one piece, and needs no timer
-            self._wait_for_head(0 if self._has_begun else len(data))
-        elif self._idle() and self.timeout_keep_alive_task is None and not self.transport.is_closing():
-            # What came was of a body that nobody waits for, and uvicorn stopped its timer.
-            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        self._has_begun = False
+        try:
+            while data:
+                try:
+                    self.parser.feed_data(data)
+                    break
+                except httptools.HttpParserUpgrade as upgrade:
+                    data = self._without_upgrade() + data[upgrade.args[0] :]
+        except httptools.HttpParserError:
+            if not self.transport.is_closing():
+                self._hang_up(Refusal("bad_http", "the request is not HTTP/1.1: it cannot be parsed"))
+            return
+        if self._in_head and not self._has_begun:
+            self._head_bytes += len(data)
+        self._watch_request()
 
     def on_message_begin(self) -> None:
-        self._in_head, self._head_bytes, self._has_begun = True, 0, True
+        self._unset_keepalive_if_required()  # here: bytes between requests must not prolong the life of a connection
+        self._in_head, self._has_begun, self._head_bytes, self._dropped_bytes = True, True, 0, 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
-        self._stop_head_timer()
-        if self._turns_away():
-            return
-        self._unset_keepalive_if_required()  # of one that came in the same packet, and was turned away
+        if self.parser.should_upgrade():
+            return  # `data_received` parses the request once more, without that header
+        self._in_head, self._in_body = False, True
+        if not self.url.startswith(b"/"):
+            self.url = _origin_form(self.url)
         super().on_headers_complete()
         if self._leaving:
             self.cycle.keep_alive = False
 
+    def on_body(self, body: bytes) -> None:
+        cycle = self.cycle
+        if cycle.response_complete:
+            self._dropped_bytes += len(body)
+            if self._dropped_bytes > DROPPED_BODIES * self._gateway.max_body_bytes(cycle.scope):
+                self.transport.abort()
+            return
+        cycle.body += body
+        self._body_bytes += len(body)
+        try:
+            self._admission.receive(len(body))
+            self._gateway.check_length(cycle.scope, len(cycle.body))
+        except Refusal as refusal:
+            self._refuse(cycle, refusal)
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
+        self._in_body = False
+        super().on_message_complete()
+        if self._close_after_body:
+            self.transport.close()
+        elif self._receiving is self.cycle:
+            self._arrive()
+        elif self.cycle.response_complete and not self.transport.is_closing():  # it was refused before its body was complete
+            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def on_response_complete(self) -> None:
+        self._release_bytes(sum(len(cycle.body) for cycle, _ in self.pipeline))
+        super().on_response_complete()
+        if self._in_body:
+            self._unset_keepalive_if_required()  # the timer of the request runs until its body is complete
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, _app: Any) -> None:
+        """uvicorn calls this for every request, in order, when its head is complete and earlier ones are answered."""
+        self._receiving = cycle
+        try:
+            self._gateway.screen(cycle.scope)
+        except Exception as error:  # an error of ours must not be taken for the client's by the parser
+            if not isinstance(error, Refusal):
+                LOG.exception("screening %s failed", cycle.scope["path"])
+            self._refuse(cycle, refusal_for(error))
+            return
+        if not cycle.more_body:
+            self._arrive()
+        elif cycle.waiting_for_100_continue:
+            cycle.waiting_for_100_continue = False
+            self.transport.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")  # type: ignore[attr-defined]
+
+    def _arrive(self) -> None:
+        lane = self._gateway.lane(self._current.scope)
+        if lane is None:
+            self.start(Place(None, self.loop.time()))
+        else:
+            lane.arrive(self)
+
+    @property
+    def _current(self) -> RequestResponseCycle:
+        assert self._receiving is not None  # noqa: S101  # only called for a request that was received
+        return self._receiving
+
+    @property
+    def is_gone(self) -> bool:
+        return self._is_lost
+
+    def start(self, place: Place) -> None:
+        cycle, self._receiving = self._current, None
+        cycle.scope["sgf.place"] = place  # type: ignore[typeddict-unknown-key]  # for the gateway
+        super()._start_asgi_task(cycle, self.app)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answers the waiting request with a refusal."""
+        self._refuse(self._current, refusal)
+
     def shutdown(self) -> None:
         self._leaving = True
-        if self._idle():
-            self.loop.call_later(LAST_CALL_SECONDS, self._close_if_idle)
+        if self.cycle is None or self.cycle.response_complete:
+            self.loop.call_later(LAST_REQUEST_SECONDS, self._close_if_idle)
         else:
             self.cycle.keep_alive = False
 
-    def send_400_response(self, msg: str) -> None:
-        """In the shape of all errors."""
-        self._hang_up(Refusal("bad_http", msg, headers={"connection": "close"}))
-
-    def _wait_for_head(self, received: int) -> None:
-        self._head_bytes += received
-        if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
-            told = f"the head of the request is longer than {HEAD_BYTES:,} bytes"
-            self._hang_up(Refusal("head_too_large", told, headers={"connection": "close"}))
-        elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+    def _refuse(self, cycle: RequestResponseCycle, refusal: Refusal) -> None:
+        if (
+            self.flow.write_paused or cycle is not self._receiving
+        ):  # the client does not read, or earlier answers are to come
+            self.transport.abort()
+            return
+        self._receiving = None
+        expects, cycle.waiting_for_100_continue = cycle.waiting_for_100_continue, False
+        keep = cycle.keep_alive and not expects and "connection" not in refusal.headers
+        cycle.response_started = cycle.response_complete = True
+        self._gateway.refused(cycle.scope, refusal)
+        self._write(Reply.refused(refusal), cycle.scope["sgf.id"], keep, cycle.scope["method"])  # type: ignore[typeddict-item]
+        if not keep and (expects or not self._in_body):
+            self.transport.close()
+        elif not keep:
+            self._close_after_body = True
+        self.on_response_complete()
 
     def _hang_up(self, refusal: Refusal) -> None:
         name = request_id({})
-        LOG.warning("refused, and hung up: %s", refusal, extra={"request_id": name})
-        self._write(Reply.refused(refusal), name)
+        LOG.warning("closed a connection: %s", refusal, extra={"request_id": name})
+        self._write(Reply.refused(refusal), name, keep=False)
         self.transport.close()
 
-    def _turns_away(self) -> bool:
-        """Answers a request that there is no place for. Those that need more than an answer go the way of all others."""
-        if self._door is None or not self._is_plain():
-            return False
-        try:
-            answer = self._door(self, self.parser.get_method().decode("ascii"), self.url, self.headers)
-        except Exception:  # our own fault, which the parser would take for the client's
-            LOG.exception("a request could not be turned away")
-            return False
-        if answer is None:
-            return False
-        self.cycle, self._has_turned_away = ANSWERED, True
-        self._write(*answer)
-        self.on_response_complete()
-        return True
+    def _write(self, reply: Reply, name: str, keep: bool, method: str = "") -> None:
+        headers = [*self.server_state.default_headers, *reply.head, (b"x-request-id", name.encode())]
+        if not keep and "connection" not in reply.headers:
+            headers.append((b"connection", b"close"))
+        head = STATUS_LINE[reply.status] + b"".join([b"%b: %b\r\n" % pair for pair in headers]) + b"\r\n"
+        self.transport.write_all(head if method == "HEAD" else head + reply.content)  # type: ignore[attr-defined]
 
-    def _is_plain(self) -> bool:
-        """Nothing to wait for: not for an earlier answer, nor for a client that reads, nor for many heads in one packet."""
-        if not self._idle() or self._has_turned_away or self._leaving or self.flow.write_paused:
-            return False
-        if self.expect_100_continue or self.parser.should_upgrade():
-            return False
-        return self.parser.get_http_version() == "1.1" and self.parser.should_keep_alive()
+    def _without_upgrade(self) -> bytes:
+        """The head that was just parsed, without the wish to upgrade, for a parser that has not seen it."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            raise httptools.HttpParserError("CONNECT")
+        version = self.parser.get_http_version().encode()
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        kept = [b"%b: %b\r\n" % pair for pair in self.headers if pair[0] not in UPGRADE_HEADERS]
+        if any(b"close" in value.lower() for name, value in self.headers if name == b"connection"):
+            kept.append(b"connection: close\r\n")
+        return b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version, b"".join(kept))
 
-    def _write(self, reply: Reply, name: str) -> None:
-        head = b"".join([b"%b: %b\r\n" % one for one in reply.head])
-        head = b"%bx-request-id: %b\r\n%b\r\n" % (STATUS_LINE[reply.status], name.encode(), head)
-        self.transport.write_all(head + reply.content)  # type: ignore[attr-defined]  # it is Together
+    def _watch_request(self) -> None:
+        """Limits the time and size of a request that is not complete. One that came in one piece needs no timer."""
+        if self._in_head and self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+            self._hang_up(Refusal("head_too_large", f"the head of the request is longer than {HEAD_BYTES:,} bytes"))
+        elif not (self._in_head or self._in_body):
+            self._stop_timer()
+        elif self._timer is None:
+            seconds = HEAD_SECONDS if self._in_head else self._gateway.body_seconds
+            self._timer = self.loop.call_later(seconds, self._time_out)
 
-    def _stop_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def _time_out(self) -> None:
+        self._timer = None
+        if self._in_body and self._receiving is self.cycle:
+            self._close_after_body = True
+            told = f"the body did not arrive within {self._gateway.body_seconds:g} s"
+            self._refuse(self.cycle, Refusal("slow_body", told, headers={"connection": "close"}))
+            self.transport.close()
+        else:
+            self.transport.abort()
 
-    def _idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _release_bytes(self, kept: int) -> None:
+        if self._body_bytes > kept:
+            self._admission.release(self._body_bytes - kept)
+            self._body_bytes = kept
 
     def _close_if_idle(self) -> None:
-        if self._idle() and not self.transport.is_closing():
+        if (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing():
             self.transport.close()
+
+
+def _origin_form(target: bytes) -> bytes:
+    """The path and query of an absolute-form target such as `http://host?x=1` (RFC 9112, 3.2.2)."""
+    parsed = httptools.parse_url(target)
+    return (parsed.path or b"/") + (b"?" + parsed.query if parsed.query else b"")

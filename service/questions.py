@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, TypeAd
 
 from service.errors import Refusal
 
-NodeId = Annotated[int, Field(ge=-(2**63), lt=2**63)] | str
+MAX_ID_LENGTH = 256
+NodeId = Annotated[int, Field(ge=-(2**63), lt=2**63)] | Annotated[str, Field(max_length=MAX_ID_LENGTH)]
 """A row number from 0, or one of the snapshot's own ids where it has them."""
 T = TypeVar("T")
 
@@ -79,23 +80,23 @@ class Question(_Strict):
 
 
 _ADAPTER = TypeAdapter(Question)
-LIGHT_BYTES = 64 * 1024
+LIGHT_BYTES = 16 * 1024
 """A smaller body is read in a few milliseconds, whatever it holds."""
-NAME_WEIGHT = 20
-"""Reading a name and what belongs to it costs as much as so many numbers."""
+NAME_WEIGHT = 40
+"""Reading a name, or an object, costs as much as so many numbers."""
 
 
 def check_weight(body: bytes, limit: int) -> None:
-    """Raises Refusal for a body that would take too long to read: it packs well, so it may be cheap to send.
+    """Raises Refusal for a body that takes the event loop too long to read. Such a body may be small when it is compressed.
 
-    Counts what separates values, in strings too, because that takes milliseconds; a sentence or two of an id do not matter.
+    Counts separators, in strings too: that takes a fraction of a millisecond, and an id holds few of them.
     """
     if len(body) <= LIGHT_BYTES:
         return
     weight = body.count(b",") + NAME_WEIGHT * (body.count(b":") + body.count(b"{"))
     if weight > limit:
         told = f"the body holds about {weight:,} values (a name counts as {NAME_WEIGHT}), the limit is {limit:,}"
-        raise Refusal("body_too_large", f"{told}; ask for less at once", limit=limit)
+        raise Refusal("body_too_large", f"{told}; send fewer nodes per request (SGF_MAX_BODY_WEIGHT)", limit=limit)
 
 
 def parsed(body: bytes) -> Question:

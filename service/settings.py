@@ -14,6 +14,8 @@ from typing import Any, Literal, get_args
 Device = Literal["auto", "cpu", "cuda"]
 Backend = Literal["auto", "numpy", "torch", "onnx"]
 Jobs = Literal["auto", "local", "redis"]
+REMOVED = ("SGF_MAX_INFLIGHT", "SGF_LATE_INFLIGHT", "SGF_MAX_LAG_SECONDS")
+"""Settings of earlier releases that have no effect any more; SGF_MAX_QUEUE_SECONDS takes their place."""
 THREAD_LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Read by the libraries of linear algebra."""
 
@@ -23,7 +25,7 @@ class SettingsError(ValueError):
 
 
 def _setting(default: Any, about: str, parse: Callable[[str], Any], secret: bool = False) -> Any:
-    return field(default=default, metadata={"about": about, "parse": parse, "secret": secret})
+    return field(default=default, repr=not secret, metadata={"about": about, "parse": parse, "secret": secret})
 
 
 def _count(text: str, least: int = 1) -> int:
@@ -108,19 +110,28 @@ class Settings:
     poll_seconds: float = _setting(0.5, "how often a worker looks whether another version went live", _seconds)
     max_body_bytes: int = _setting(8 * 2**20, "largest request body, after decompression", _count)
     max_body_weight: int = _setting(
-        1_000_000, "most values in a large body, a field or object counted as 20; a million takes 0.2 s to read", _count
+        100_000, "most values in one body, a field or object counted as 40: reading so many takes about 20 ms", _count
     )
     max_nodes: int = _setting(1000, "most nodes, known and new, in one request", _count)
     max_neighbors: int = _setting(20_000, "most neighbours of all new nodes of one request", _count)
     max_recompute: int = _setting(
         200_000, "most links that the exact answers of one request may walk over; frozen ones are not limited", _count
     )
-    max_inflight: int = _setting(64, "requests that one worker has in hand; more are told to come back (429)", _count)
-    late_inflight: int = _setting(4, "the same while a crowd waits for long: more than half of that many callers", _count)
-    max_lag_seconds: float = _setting(0.005, "how long answers to a crowd may take, for longer than a moment", _seconds)
-    batch_cost: int = _setting(4096, "new nodes and neighbours that are answered in one go", _count)
-    inline_cost: int = _setting(512, "cost up to which a batch is answered without a thread", _from_zero)
-    deadline_seconds: float = _setting(2.0, "longest wait for an answer; then 503", _seconds)
+    max_queue_seconds: float = _setting(
+        0.15, "work that may wait for one worker; beyond it a request is refused (429) after twice this time", _seconds
+    )
+    max_buffer_bytes: int = _setting(
+        64 * 2**20,
+        "request bodies and unread answers that one worker holds; beyond that 429, and slow readers are cut off",
+        _count,
+    )
+    max_connections: int = _setting(4096, "open connections of one worker; more are answered with 503 and closed", _count)
+    key_rate: int = _setting(0, "requests per second, worker and API key, beyond which 429; 0: no limit", _from_zero)
+    batch_cost: int = _setting(4096, "work of one batch, about one unit per node and neighbour", _count)
+    inline_cost: int = _setting(
+        512, "work of a request up to which it is answered on the event loop; more goes to the worker thread", _from_zero
+    )
+    deadline_seconds: float = _setting(2.0, "longest wait for the worker thread; then 503", _seconds)
     body_seconds: float = _setting(10.0, "longest wait for a request's body; then 408", _seconds)
     redis_url: str | None = _setting(
         None, "shared cache, and jobs for sgf-worker; empty: a cache in each process, and local jobs", _url, secret=True
@@ -158,7 +169,7 @@ class Settings:
         """
         environ = os.environ if environ is None else environ
         known = {variable(one.name): one for one in fields(cls)}
-        unknown = sorted(name for name in environ if name.startswith("SGF_") and name not in known)
+        unknown = sorted(name for name in environ if name.startswith("SGF_") and name not in {*known, *REMOVED})
         if unknown:
             raise SettingsError(f"{unknown[0]} is not a setting, expected one of {', '.join(known)}")
         texts = {one.name: given.get(one.name) or environ.get(name) for name, one in known.items()}

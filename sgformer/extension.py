@@ -47,7 +47,7 @@ def extend(
 
     Raises:
         NewNodeError: the question was checked against another graph or model.
-        NeighborhoodTooLarge: `exact` and a scenario needs more than `max_recompute` adjacency entries.
+        NeighborhoodTooLarge: `exact` and all new nodes together need more than `max_recompute` adjacency entries.
     """
     reached = reach(model, states, adjacency, new, mode, max_recompute)
     attended = _attended(model, sums, new, reached.inputs)

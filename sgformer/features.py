@@ -66,9 +66,34 @@ class SparseRows:
 FeatureRows: TypeAlias = NDArray[np.floating[Any]] | SparseRows
 
 
-def checked_features(features: Any, width: int | None, fail: Fail) -> FeatureRows:
-    """`features` (dense, `SparseRows` or scipy sparse) as rows of finite floats: float64 stays, all else becomes float32."""
+@dataclass(frozen=True)
+class MixedRows:
+    """Dense and sparse rows of equal width. Each keeps its form, so that its answer has the bits that it has alone."""
+
+    dense: NDArray[np.floating[Any]]
+    sparse: SparseRows
+    is_sparse: NDArray[np.bool_]
+    """For every row, in order."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.is_sparse), self.sparse.width
+
+    def joined(self, dense: Array, sparse: Array) -> Array:
+        """Results for the dense and for the sparse rows, in the order of the rows."""
+        order = np.argsort(np.concatenate([np.flatnonzero(~self.is_sparse), np.flatnonzero(self.is_sparse)]))
+        ops = ops_for(dense)
+        return ops.take(ops.concat([dense, sparse]), order)
+
+
+def checked_features(features: Any, width: int | None, fail: Fail) -> Any:
+    """`features` (dense, `SparseRows`, `MixedRows` or scipy sparse) as rows of finite floats.
+
+    float64 stays, everything else becomes float32.
+    """
     features = _as_sparse_rows(features) if hasattr(features, "tocsr") else features
+    if isinstance(features, MixedRows):
+        return _checked_mixed(features, width, fail)
     rows = _checked_sparse(features, fail) if isinstance(features, SparseRows) else _checked_dense(features, fail)
     if width is not None and rows.shape[1] != width:
         raise fail(f"features are {rows.shape[1]} wide, expected {width}", None)
@@ -167,6 +192,14 @@ def _checked_sparse(rows: SparseRows, fail: Fail) -> SparseRows:
     return checked if values.dtype == np.float64 else checked.astype(np.float32)
 
 
+def _checked_mixed(rows: MixedRows, width: int | None, fail: Fail) -> MixedRows:
+    def fail_at(places: Indices) -> Fail:
+        return lambda message, row: fail(message, None if row is None else int(places[row]))
+
+    dense = checked_features(rows.dense, width, fail_at(np.flatnonzero(~rows.is_sparse)))
+    return MixedRows(dense, checked_features(rows.sparse, width, fail_at(np.flatnonzero(rows.is_sparse))), rows.is_sparse)
+
+
 def _place(rows: FeatureRows, good: NDArray[np.bool_]) -> tuple[int, int]:
     """Row and column of the first entry that is not good."""
     if isinstance(rows, SparseRows):
@@ -189,3 +222,15 @@ def stack_rows(parts: list[SparseRows]) -> SparseRows:
     indptr = np.append(run_starts(lengths), lengths.sum()) if len(lengths) else np.zeros(1, dtype=np.int64)
     indices = np.concatenate([part.indices for part in parts])
     return SparseRows(indptr, indices, np.concatenate([part.values for part in parts]), parts[0].width)
+
+
+def stack_any(parts: list[Any]) -> Any:
+    """Rows of any form, one below the other."""
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts)
+    if all(isinstance(part, SparseRows) for part in parts):
+        return stack_rows(parts)
+    dense = [part.dense if isinstance(part, MixedRows) else part for part in parts if not isinstance(part, SparseRows)]
+    sparse = [part.sparse if isinstance(part, MixedRows) else part for part in parts if not isinstance(part, np.ndarray)]
+    kinds = [p.is_sparse if isinstance(p, MixedRows) else np.full(p.shape[0], isinstance(p, SparseRows)) for p in parts]
+    return MixedRows(np.concatenate(dense), stack_rows(sparse), np.concatenate(kinds))

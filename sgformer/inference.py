@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sgformer.arrays import Array, Indices, ops_for
 from sgformer.config import ModelConfig
 from sgformer.errors import UnknownNodeError
-from sgformer.features import FeatureRows, SparseRows, folded, transformed
+from sgformer.features import FeatureRows, MixedRows, SparseRows, folded, transformed
 from sgformer.states import NodeStates
 from sgformer.sums import AttentionSums
 from sgformer.weights import check_weights, layer_has_weight, layer_is_plain
@@ -121,8 +121,12 @@ class InferenceModel:
         self._feature_scale = self._weights.get("feature_scale")
         del self._weights
 
-    def inputs(self, features: FeatureRows) -> tuple[Array, Array]:
+    def inputs(self, features: FeatureRows | MixedRows) -> tuple[Array, Array]:
         """From raw feature rows to (Z0, the GCN's input), both (n, hidden)."""
+        if isinstance(features, MixedRows):
+            pairs = zip(self.inputs(features.dense), self.inputs(features.sparse), strict=True)
+            states, graph_states = (features.joined(*pair) for pair in pairs)
+            return states, graph_states
         ops, config = ops_for(self.like), self.config
         rows: Any = transformed(features, config.feature_transform, self._feature_mean, self._feature_scale)
         if not isinstance(rows, SparseRows):

@@ -11,7 +11,7 @@ import numpy as np
 
 from sgformer.arrays import Indices
 from sgformer.errors import NewNodeError
-from sgformer.features import FeatureRows, SparseRows, as_array, checked_features, stack_rows
+from sgformer.features import FeatureRows, MixedRows, as_array, checked_features, stack_any
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class NewNodes:
     depends on what else was asked; joint nodes share one.
     """
 
-    features: FeatureRows
+    features: FeatureRows | MixedRows
     neighbors: Indices
     """Known neighbours of all new nodes, laid end to end, each list in rising order without repeats."""
     counts: Indices
@@ -83,7 +83,7 @@ class NewNodes:
         nodes = np.cumsum([0] + [len(question) for question in questions])
         scenarios = np.cumsum([0] + [question.num_scenarios for question in questions])
         return cls(
-            _stacked([question.features for question in questions]),
+            stack_any([question.features for question in questions]),
             np.concatenate([question.neighbors for question in questions]),
             np.concatenate([question.counts for question in questions]),
             np.concatenate([q.edges + shift for q, shift in zip(questions, nodes, strict=False)], axis=1),
@@ -118,10 +118,3 @@ def _checked_edges(edges: Any, count: int) -> Indices:
         if left == right:
             raise NewNodeError("an edge to itself, expected edges between two new nodes", item=int(left))
     return np.unique(np.sort(array.astype(np.int64), axis=1), axis=0).T
-
-
-def _stacked(features: list[Any]) -> FeatureRows:
-    sparse = [isinstance(rows, SparseRows) for rows in features]
-    if any(sparse) and not all(sparse):
-        raise NewNodeError("sparse and dense features cannot be asked about in one batch")
-    return stack_rows(features) if all(sparse) else np.concatenate(features)

@@ -24,7 +24,7 @@ from tests.model_store.samples import small_contents
 
 CONTENTS = small_contents(config={"layers": 3, "hidden": 8, "gnn_activation": False}, classes=("x", "y", "z"))
 """Of the version that most tests ask. Without a ReLU in the GCN, what a neighbour changes is seen in the answer."""
-PATIENT = {"poll_seconds": 0.05, "max_lag_seconds": 30.0, "deadline_seconds": 20.0, "body_seconds": 60.0}
+PATIENT = {"poll_seconds": 0.05, "max_queue_seconds": 30.0, "deadline_seconds": 20.0, "body_seconds": 60.0}
 """Tests share two cores, with each other and with whoever else is on the machine."""
 
 
@@ -38,7 +38,7 @@ class Running(NamedTuple):
 @contextmanager
 def in_thread(store: Path, **settings: Any) -> Iterator[httpx.Client]:
     """The application under uvicorn in a thread; a client of it."""
-    app = create_app(Settings(store=store, access_log=False, **(PATIENT | settings)))
+    app = create_app(Settings(store=store, **(PATIENT | settings)))
     quiet = {"log_config": None, "access_log": False, "proxy_headers": False}
     server = uvicorn.Server(uvicorn.Config(app, port=0, http=Protocol, timeout_graceful_shutdown=3, **quiet))
     thread = threading.Thread(target=server.run, daemon=True)

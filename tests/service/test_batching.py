@@ -16,10 +16,9 @@ import pytest
 from numpy.typing import NDArray
 
 from model_store import Snapshot, Store
-from service.batching import Batcher
+from service.batching import Batcher, KnownRows, NewRows
 from service.engine import NumpyEngine, TorchEngine
 from service.errors import Refusal
-from service.known import KnownNodes
 from service.loaded import LoadedModel
 from service.metrics import Metrics
 from service.outcome import Outcome
@@ -72,8 +71,19 @@ def new(seed: int, neighbors: list[int], count: int = 1) -> NewNodes:
     return NewNodes.build(rows, [neighbors] * count, num_nodes=60, num_features=5)
 
 
-async def never() -> None:
-    await asyncio.Event().wait()
+class Caller:
+    """A client that stays."""
+
+    left = 0
+
+    def leave_lane(self) -> None:
+        self.left += 1
+
+    async def gone(self) -> None:
+        await asyncio.Event().wait()
+
+
+CALLER = Caller()
 
 
 def run(settings: Settings, work: Callable[[Batcher], Coroutine[Any, Any, Any]], metrics: Metrics | None = None) -> Any:
@@ -94,7 +104,7 @@ def test_questions_that_come_together_are_answered_together_and_have_the_bits_of
     questions = [new(seed, [seed, seed + 1], 1 + seed % 3) for seed in range(12)]
 
     async def all_at_once(batcher: Batcher) -> list[Outcome]:
-        return await asyncio.gather(*(batcher.ask(loaded, one, "exact", never) for one in questions))
+        return await asyncio.gather(*(batcher.ask(NewRows.of(loaded, one, "exact"), CALLER) for one in questions))
 
     answers = run(Settings(inline_cost=inline_cost), all_at_once)
     assert engine.batches == [sum(len(one) for one in questions)]
@@ -106,7 +116,9 @@ def test_questions_that_come_together_are_answered_together_and_have_the_bits_of
 
 def test_a_batch_is_filled_by_cost(loaded: LoadedModel, engine: Watched) -> None:
     async def all_at_once(batcher: Batcher) -> Any:
-        return await asyncio.gather(*(batcher.ask(loaded, new(seed, [1, 2, 3, 4]), "frozen", never) for seed in range(10)))
+        return await asyncio.gather(
+            *(batcher.ask(NewRows.of(loaded, new(seed, [1, 2, 3, 4]), "frozen"), CALLER) for seed in range(10))
+        )
 
     run(Settings(batch_cost=15), all_at_once)  # each costs 5
     assert engine.batches == [3, 3, 3, 1]
@@ -119,17 +131,17 @@ def test_an_engine_whose_bits_depend_on_company_is_asked_one_question_at_a_time(
     loaded.merges = TorchEngine.merges
 
     async def all_at_once(batcher: Batcher) -> Any:
-        return await asyncio.gather(*(batcher.ask(loaded, new(seed, [1]), "exact", never) for seed in range(3)))
+        return await asyncio.gather(*(batcher.ask(NewRows.of(loaded, new(seed, [1]), "exact"), CALLER) for seed in range(3)))
 
     run(Settings(), all_at_once)
     assert engine.batches == [1, 1, 1]
 
 
-@pytest.mark.parametrize(("layers", "mode", "where"), [(4, "exact", "here"), (5, "exact", "thread"), (5, "frozen", "here")])
+@pytest.mark.parametrize(("layers", "mode", "where"), [(3, "exact", "here"), (4, "exact", "thread"), (4, "frozen", "here")])
 def test_what_cannot_be_foreseen_is_not_done_on_the_event_loop(
     loaded: LoadedModel, engine: Watched, layers: int, mode: Mode, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From five layers on an exact answer walks two hops: a neighbour with few neighbours may have a hub among them."""
+    """From four layers on an exact answer walks two hops: a neighbour with few neighbours may have a hub among them."""
     loaded.config = dataclasses.replace(loaded.config, layers=layers)
     threads: list[threading.Thread] = []
     extended = engine.extended
@@ -139,7 +151,7 @@ def test_what_cannot_be_foreseen_is_not_done_on_the_event_loop(
         return extended(*arguments)
 
     monkeypatch.setattr(engine, "extended", noted)
-    run(Settings(), lambda batcher: batcher.ask(loaded, new(0, [1]), mode, never))
+    run(Settings(), lambda batcher: batcher.ask(NewRows.of(loaded, new(0, [1]), mode), CALLER))
     assert [one is threading.main_thread() for one in threads] == [where == "here"]
 
 
@@ -147,8 +159,8 @@ def test_one_bad_question_fails_alone(loaded: LoadedModel, engine: Watched) -> N
     engine.fails_at = 0
 
     async def all_at_once(batcher: Batcher) -> Any:
-        hub = batcher.ask(loaded, new(0, [0]), "exact", never)
-        others = [batcher.ask(loaded, new(seed, [59]), "exact", never) for seed in (1, 2)]
+        hub = batcher.ask(NewRows.of(loaded, new(0, [0]), "exact"), CALLER)
+        others = [batcher.ask(NewRows.of(loaded, new(seed, [59]), "exact"), CALLER) for seed in (1, 2)]
         return await asyncio.gather(hub, *others, return_exceptions=True)
 
     answers = run(Settings(), all_at_once)
@@ -161,7 +173,7 @@ def test_a_question_that_walks_over_too_much_is_refused_before_it_is_asked(loade
     """Three layers walk over the neighbours' neighbours: a hub asked for many times is many walks."""
 
     async def work(batcher: Batcher) -> Any:
-        return await batcher.ask(loaded, new(0, [0], 10), "exact", never)
+        return await batcher.ask(NewRows.of(loaded, new(0, [0], 10), "exact"), CALLER)
 
     with pytest.raises(Refusal) as caught:
         run(Settings(max_recompute=100), work)
@@ -174,7 +186,7 @@ def test_everybody_gets_an_answer_when_the_engine_breaks(loaded: LoadedModel, en
     engine.broken = True
 
     async def all_at_once(batcher: Batcher) -> Any:
-        asked = [batcher.ask(loaded, new(seed, [1]), "exact", never) for seed in range(3)]
+        asked = [batcher.ask(NewRows.of(loaded, new(seed, [1]), "exact"), CALLER) for seed in range(3)]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     assert [type(one) for one in run(Settings(inline_cost=inline_cost), all_at_once)] == [MemoryError] * 3
@@ -185,12 +197,14 @@ def test_a_deadline_ends_the_wait_and_callers_that_have_gone_are_skipped(loaded:
     metrics = Metrics()
 
     async def slow(batcher: Batcher) -> Any:
-        first = asyncio.create_task(batcher.ask(loaded, new(0, [1]), "exact", never))
+        first = asyncio.create_task(batcher.ask(NewRows.of(loaded, new(0, [1]), "exact"), CALLER))
         while not engine.batches:  # until the thread has it
             await asyncio.sleep(0.001)
-        others = [asyncio.create_task(batcher.ask(loaded, new(seed, [1]), "exact", never)) for seed in (1, 2, 3)]
+        others = [
+            asyncio.create_task(batcher.ask(NewRows.of(loaded, new(seed, [1]), "exact"), CALLER)) for seed in (1, 2, 3)
+        ]
         results = await asyncio.gather(first, *others, return_exceptions=True)
-        assert not batcher._waiting, "nobody waits for them: they shall not hold their version"
+        assert not batcher._expensive, "nobody waits for them: they shall not hold their version"
         engine.go.set()
         return results
 
@@ -203,29 +217,30 @@ def test_a_deadline_ends_the_wait_and_callers_that_have_gone_are_skipped(loaded:
 def test_everybody_hears_that_the_thread_with_their_questions_is_gone(loaded: LoadedModel) -> None:
     async def work(batcher: Batcher) -> list[Any]:
         batcher._thread.shutdown()
-        questions = (batcher.ask(loaded, new(seed, [1]), "exact", never) for seed in range(3))
+        questions = (batcher.ask(NewRows.of(loaded, new(seed, [1]), "exact"), CALLER) for seed in range(3))
         return await asyncio.gather(*questions, return_exceptions=True)
 
     told = run(Settings(inline_cost=0), work)
-    assert {(type(one), str(one)) for one in told} == {(Refusal, "the worker that had this question is gone")}
+    assert {(type(one), str(one)) for one in told} == {(Refusal, "the worker thread that had this question is gone")}
 
 
 def test_a_caller_that_hangs_up_is_let_go(loaded: LoadedModel, engine: Watched) -> None:
     engine.go.clear()
 
-    async def hung_up() -> None:
-        await asyncio.sleep(0.05)
+    class HungUp(Caller):
+        async def gone(self) -> None:
+            await asyncio.sleep(0.05)
 
     async def work(batcher: Batcher) -> Any:
         try:
-            return await batcher.ask(loaded, new(0, [1]), "exact", hung_up)
+            return await batcher.ask(NewRows.of(loaded, new(0, [1]), "exact"), HungUp())
         except Refusal as refusal:
             return str(refusal)
         finally:
             engine.go.set()
 
     metrics = Metrics()
-    assert run(Settings(inline_cost=0, deadline_seconds=60.0), work, metrics) == "the caller hung up"
+    assert run(Settings(inline_cost=0, deadline_seconds=60.0), work, metrics) == "the client closed the connection"
     assert 'sgf_shed_total{reason="gone"} 1.0' in metrics.page().decode()
 
 
@@ -271,11 +286,11 @@ def test_known_nodes_that_are_asked_for_together_are_answered_together(
     other = LoadedModel(2, snapshot, Watched(snapshot), {})
     asked = [np.array(rows) for rows in ([3], [4, 5, 3], [59, 0])]
 
-    async def all_at_once() -> list[Answers]:
-        known = KnownNodes()
-        return await asyncio.gather(*(known.ask(loaded, rows, True) for rows in asked), known.ask(other, asked[0], True))
+    async def all_at_once(batcher: Batcher) -> list[Answers]:
+        questions = [*(KnownRows(loaded, rows, True) for rows in asked), KnownRows(other, asked[0], True)]
+        return await asyncio.gather(*(batcher.ask(question, CALLER) for question in questions))
 
-    answers = asyncio.run(all_at_once())
+    answers = run(Settings(), all_at_once)
     assert engine.batches == [6]  # the other version was asked on its own
     for rows, answer in zip([*asked, asked[0]], answers, strict=True):
         alone = snapshot.known(rows)
@@ -288,11 +303,11 @@ def test_logits_of_known_nodes_are_read_and_only_embeddings_computed(
 ) -> None:
     rows = np.array([4, 5, 3])
 
-    async def both() -> list[Outcome]:
-        known = KnownNodes()
-        return await asyncio.gather(known.ask(loaded, rows, embeddings=False), known.ask(loaded, rows[:1], embeddings=True))
+    async def both(batcher: Batcher) -> list[Outcome]:
+        questions = KnownRows(loaded, rows, embeddings=False), KnownRows(loaded, rows[:1], embeddings=True)
+        return await asyncio.gather(*(batcher.ask(question, CALLER) for question in questions))
 
-    without, with_embeddings = asyncio.run(both())
+    without, with_embeddings = run(Settings(), both)
     assert engine.batches == [1]  # whoever wants no embeddings waits for nobody's
     assert without.embeddings.shape == (3, 0)
     np.testing.assert_array_equal(without.logits, snapshot.known_logits(rows))
@@ -302,12 +317,11 @@ def test_logits_of_known_nodes_are_read_and_only_embeddings_computed(
 def test_everybody_who_asked_for_known_nodes_hears_that_the_engine_broke(loaded: LoadedModel, engine: Watched) -> None:
     engine.broken = True
 
-    async def all_at_once() -> list[Any]:
-        known = KnownNodes()
-        asked = (known.ask(loaded, np.array([row]), embeddings=True) for row in range(3))
+    async def all_at_once(batcher: Batcher) -> list[Any]:
+        asked = (batcher.ask(KnownRows(loaded, np.array([row]), embeddings=True), CALLER) for row in range(3))
         return await asyncio.gather(*asked, return_exceptions=True)
 
-    assert [type(one) for one in asyncio.run(all_at_once())] == [MemoryError] * 3
+    assert [type(one) for one in run(Settings(), all_at_once)] == [MemoryError] * 3
 
 
 @pytest.mark.parametrize("backend", ["numpy", "onnx", "torch"])
