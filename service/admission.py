@@ -51,6 +51,11 @@ class Request(Protocol):
     def refuse(self, refusal: Refusal) -> None: ...
 
 
+class Connection(Protocol):
+    def cut_off(self, refusal: Refusal) -> None:
+        """Gives up what the connection holds: the body that it sends, or the answer that it does not read."""
+
+
 class Place:
     """A running request's place in its lane. Releasing it a second time has no effect."""
 
@@ -139,13 +144,14 @@ class Admission:
         self.answers = Lane(ANSWER_LIMIT, settings.max_queue_seconds, metrics)
         self.pages = Lane(PAGE_LIMIT, settings.max_queue_seconds, metrics)
         self.max_connections = settings.max_connections
-        self._received = 0
-        self._unsent: dict[asyncio.Transport, int] = {}
+        self.held_bytes = 0
+        """Of received bodies and unsent answers."""
+        self._held: dict[Connection, int] = {}
         self._rates: dict[str, tuple[float, float]] = {}
 
-    def report(self) -> None:
-        self._metrics.queue_depth.set(self.answers.depth + self.pages.depth)
-        self._metrics.buffered.set(self._received + sum(self._unsent.values()))
+    @property
+    def depth(self) -> int:
+        return self.answers.depth + self.pages.depth
 
     def check_rate(self, key: str | None) -> None:
         """A token bucket per key that holds one second's worth of requests. Raises Refusal (429)."""
@@ -160,27 +166,16 @@ class Admission:
             raise Refusal("overloaded", f"this key may send {rate:g} requests per second; retry after 1 s")
         self._rates[key] = tokens - 1, now
 
-    def receive(self, count: int) -> None:
-        """Books bytes of a body that is held until its answer is written. Raises Refusal (429) beyond the budget."""
-        self._received += count
-        if self._received > self._settings.max_buffer_bytes:
-            self._metrics.turned_away("bytes")
-            raise overloaded(f"request bodies hold {self._received:,} bytes (limit {self._settings.max_buffer_bytes:,})")
-
-    def release(self, count: int) -> None:
-        self._received -= count
-
-    def unsent(self, transport: asyncio.Transport, count: int) -> None:
-        """Books what a connection has not taken of its answers. Beyond the budget, aborts the one that holds most."""
+    def hold(self, connection: Connection, count: int) -> None:
+        """Books the bytes that a connection holds now. Beyond the budget, cuts off the connection that holds most."""
+        self.held_bytes += count - self._held.pop(connection, 0)
         if count:
-            self._unsent[transport] = count
-        else:
-            self._unsent.pop(transport, None)
-        if sum(self._unsent.values()) > self._settings.max_buffer_bytes:
-            largest = max(self._unsent, key=self._unsent.__getitem__)
-            del self._unsent[largest]
+            self._held[connection] = count
+        if self.held_bytes > self._settings.max_buffer_bytes:
+            largest = max(self._held, key=self._held.__getitem__)
             self._metrics.turned_away("bytes")
-            largest.abort()
+            limit = self._settings.max_buffer_bytes
+            largest.cut_off(overloaded(f"bodies and unread answers take {self.held_bytes:,} bytes (limit {limit:,})"))
 
 
 def overloaded(reason: str) -> Refusal:

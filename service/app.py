@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI
 
@@ -29,6 +30,7 @@ from service.settings import REMOVED, Settings
 
 LOG = logging.getLogger("service.app")
 BOOKING_SECONDS = 0.1
+M_MMAP_THRESHOLD = -3
 
 
 def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gateway:
@@ -41,7 +43,8 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
 
     def book() -> None:
         """Metrics and log lines of many requests at once: for each request it would cost as much as its answer."""
-        admission.report()
+        metrics.queue_depth.set(admission.depth + batcher.depth)
+        metrics.buffered.set(admission.held_bytes)
         metrics.book(log.dropped_lines)
         log.flush()
 
@@ -94,8 +97,15 @@ def runner_for(settings: Settings, metrics: Metrics) -> Runner:
     return RedisRunner(settings, metrics)
 
 
+def _give_memory_back() -> None:
+    """Large blocks are returned to the system when they are freed. By default glibc keeps those up to 32 MB for reuse."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 512 * 1024)
+
+
 def app_from_env() -> Gateway:
     writer = logs.set_up()
+    _give_memory_back()
     for name in REMOVED:
         if name in os.environ:
             LOG.warning("%s has no effect any more: see SGF_MAX_QUEUE_SECONDS", name)

@@ -125,6 +125,12 @@ class Batcher:
         self._scheduled = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="answers")
         self._running: asyncio.Task[None] | None = None
+        self._in_thread: list[Waiting] = []
+
+    @property
+    def depth(self) -> int:
+        """Requests that wait for the worker thread, or whose batch runs there."""
+        return len(self._expensive) + len(self._in_thread)
 
     async def ask(self, question: KnownRows | NewRows, caller: Caller) -> Outcome:
         """Raises what the engine raises for this question, and Refusal where it costs or takes too much."""
@@ -140,7 +146,7 @@ class Batcher:
             return await waiting.answer
         caller.leave_lane()
         self._expensive.append(waiting)
-        self._start_thread()
+        asyncio.get_running_loop().call_soon(self._start_thread)  # together with others that arrive in this turn
         return await self._wait(waiting, caller)
 
     async def _wait(self, waiting: Waiting, caller: Caller) -> Outcome:
@@ -186,6 +192,7 @@ class Batcher:
 
     def _start_thread(self) -> None:
         if self._running is None and (batch := self._next_batch(self._expensive)):
+            self._in_thread = batch
             self._running = asyncio.get_running_loop().create_task(self._answer_in_thread(batch))
 
     async def _answer_in_thread(self, batch: list[Waiting]) -> None:
@@ -199,7 +206,7 @@ class Batcher:
         else:
             _settle(batch, answers)
         finally:
-            self._running = None
+            self._running, self._in_thread = None, []
             self._start_thread()
 
     def _next_batch(self, queue: deque[Waiting]) -> list[Waiting]:

@@ -89,9 +89,9 @@ class Gateway:
                 "body_too_large", f"the body is larger than {limit:,} bytes", headers={"connection": "close"}, limit=limit
             )
 
-    def refused(self, scope: Scope, refusal: Refusal) -> None:
+    def refused(self, scope: Scope, reply: Reply) -> None:
         """Counts and logs a request that the protocol has refused."""
-        self._finished(scope, self._route(scope), refusal.status, 0, refusal.code)
+        self._finished(scope, self._route(scope), reply.status, len(reply.content), reply.error)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -28,20 +29,25 @@ HEAD_SECONDS = 10.0
 HEAD_BYTES = 64 * 1024
 DROPPED_BODIES = 16
 """Times the size limit: how much of a refused body is read and dropped, so that its sender can read the answer."""
-LAST_REQUEST_SECONDS = 0.5
-"""How long idle connections stay open after SIGTERM: a request that is already on its way is answered."""
+LAST_REQUEST_SECONDS, LAST_BODY_SECONDS = 0.5, 3.0
+"""How long after SIGTERM idle connections stay open, so that a request that is already on its way is answered; and how long
+the body of a request may still take."""
 UPGRADE_HEADERS = {b"upgrade", b"http2-settings", b"connection"}
 
 
 class CoalescingTransport:
     """Holds back the head of an answer until its body is written, or until the next turn of the event loop.
 
-    Also tells admission how many bytes the client has not read. Everything else is the wrapped transport's.
+    Also counts what the client has not read, and aborts a connection whose client reads nothing. Everything else is the
+    wrapped transport's.
     """
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, admission: Admission) -> None:
-        self._transport, self._loop, self._admission = transport, loop, admission
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, on_unsent: Callable[[int], None]
+    ) -> None:
+        self._transport, self._loop, self._on_unsent = transport, loop, on_unsent
         self._written: list[bytes] = []
+        self._unsent = 0
         self._watch: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes) -> None:
@@ -60,42 +66,45 @@ class CoalescingTransport:
         self._send()
         self._transport.close()
 
-    def forget(self) -> None:
+    def count_unsent(self, added: int = 0) -> None:
+        """An answer counts as a whole until all of it is sent: so long the transport keeps it."""
+        unsent = self._unsent + added if self._transport.get_write_buffer_size() else 0
+        if unsent != self._unsent:
+            self._unsent = unsent
+            self._on_unsent(unsent)
+
+    def stop(self) -> None:
         """The connection is lost."""
         if self._watch is not None:
             self._watch.cancel()
-            self._watch = None
-            self._admission.unsent(self._transport, 0)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def _send(self) -> None:
         if self._written:
-            written, self._written = self._written, []
-            self._transport.write(b"".join(written))
-            if self._watch is not None or self._transport.get_write_buffer_size():
-                self._watch_unread()
+            data, self._written = b"".join(self._written), []
+            self._transport.write(data)
+            self.count_unsent(len(data))
+            if self._unsent and self._watch is None:
+                self._watch_unsent()
 
-    def _watch_unread(self) -> None:
-        unread = self._transport.get_write_buffer_size()
-        self._admission.unsent(self._transport, unread)
-        if unread and self._watch is None:
-            self._watch = self._loop.call_later(UNREAD_SECONDS, self._look_again, unread)
+    def _watch_unsent(self) -> None:
+        before = self._transport.get_write_buffer_size()
+        self._watch = self._loop.call_later(UNREAD_SECONDS, self._look_again, before) if before else None
 
     def _look_again(self, before: int) -> None:
-        self._watch = None
         if self._transport.get_write_buffer_size() >= before:
-            self._admission.unsent(self._transport, 0)
             self._transport.abort()
         else:
-            self._watch_unread()
+            self.count_unsent()
+            self._watch_unsent()
 
 
 class Protocol(HttpToolsProtocol):
     arrived = 0.0
     _in_head, _in_body, _has_begun, _head_bytes = True, False, False, 0
-    _body_bytes, _dropped_bytes = 0, 0
+    _body_bytes, _unsent_bytes, _dropped_bytes = 0, 0, 0
     _leaving, _close_after_body, _is_lost = False, False, False
     _timer: asyncio.TimerHandle | None = None
     _receiving: RequestResponseCycle | None = None
@@ -107,7 +116,7 @@ class Protocol(HttpToolsProtocol):
         self._admission: Admission = self._gateway.admission
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP's is one
-        super().connection_made(CoalescingTransport(transport, self.loop, self._admission))  # type: ignore[arg-type]
+        super().connection_made(CoalescingTransport(transport, self.loop, self._hold_unsent))  # type: ignore[arg-type]
         if len(self.connections) > self._admission.max_connections:
             self._hang_up(
                 Refusal("too_many_connections", f"this worker has {self._admission.max_connections:,} connections")
@@ -118,9 +127,13 @@ class Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
         self._stop_timer()
-        self._release_bytes(0)
-        self.transport.forget()  # type: ignore[attr-defined]  # it is a CoalescingTransport
+        self.transport.stop()  # type: ignore[attr-defined]  # it is a CoalescingTransport
+        self._admission.hold(self, 0)
         super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        self.transport.count_unsent()  # type: ignore[attr-defined]
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         self._has_begun = False
@@ -162,9 +175,8 @@ class Protocol(HttpToolsProtocol):
                 self.transport.abort()
             return
         cycle.body += body
-        self._body_bytes += len(body)
+        self._hold_bodies(self._body_bytes + len(body))
         try:
-            self._admission.receive(len(body))
             self._gateway.check_length(cycle.scope, len(cycle.body))
         except Refusal as refusal:
             self._refuse(cycle, refusal)
@@ -182,7 +194,7 @@ class Protocol(HttpToolsProtocol):
             self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def on_response_complete(self) -> None:
-        self._release_bytes(sum(len(cycle.body) for cycle, _ in self.pipeline))
+        self._hold_bodies(sum(len(cycle.body) for cycle, _ in self.pipeline))
         super().on_response_complete()
         if self._in_body:
             self._unset_keepalive_if_required()  # the timer of the request runs until its body is complete
@@ -228,12 +240,25 @@ class Protocol(HttpToolsProtocol):
         """Answers the waiting request with a refusal."""
         self._refuse(self._current, refusal)
 
+    def cut_off(self, refusal: Refusal) -> None:
+        if self._receiving is None or self._unsent_bytes > self._body_bytes:
+            self._admission.hold(self, 0)
+            self.transport.abort()
+        else:
+            self._refuse(self._receiving, refusal)
+
     def shutdown(self) -> None:
         self._leaving = True
         if self.cycle is None or self.cycle.response_complete:
             self.loop.call_later(LAST_REQUEST_SECONDS, self._close_if_idle)
         else:
             self.cycle.keep_alive = False
+            self.loop.call_later(LAST_BODY_SECONDS, self._refuse_incomplete)
+
+    def _refuse_incomplete(self) -> None:
+        if self._in_body and self._receiving is self.cycle:
+            self._refuse(self.cycle, Refusal("not_ready", "the service is shutting down", headers={"connection": "close"}))
+            self.transport.close()
 
     def _refuse(self, cycle: RequestResponseCycle, refusal: Refusal) -> None:
         if (
@@ -245,8 +270,10 @@ class Protocol(HttpToolsProtocol):
         expects, cycle.waiting_for_100_continue = cycle.waiting_for_100_continue, False
         keep = cycle.keep_alive and not expects and "connection" not in refusal.headers
         cycle.response_started = cycle.response_complete = True
-        self._gateway.refused(cycle.scope, refusal)
-        self._write(Reply.refused(refusal), cycle.scope["sgf.id"], keep, cycle.scope["method"])  # type: ignore[typeddict-item]
+        cycle.body = bytearray()
+        reply = Reply.refused(refusal)
+        self._gateway.refused(cycle.scope, reply)
+        self._write(reply, cycle.scope["sgf.id"], keep, cycle.scope["method"])  # type: ignore[typeddict-item]
         if not keep and (expects or not self._in_body):
             self.transport.close()
         elif not keep:
@@ -304,10 +331,14 @@ class Protocol(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
 
-    def _release_bytes(self, kept: int) -> None:
-        if self._body_bytes > kept:
-            self._admission.release(self._body_bytes - kept)
-            self._body_bytes = kept
+    def _hold_bodies(self, count: int) -> None:
+        if count != self._body_bytes:
+            self._body_bytes = count
+            self._admission.hold(self, self._body_bytes + self._unsent_bytes)
+
+    def _hold_unsent(self, count: int) -> None:
+        self._unsent_bytes = count
+        self._admission.hold(self, self._body_bytes + self._unsent_bytes)
 
     def _close_if_idle(self) -> None:
         if (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing():

@@ -28,7 +28,7 @@ class _FailFast(FailFast):
 Many = Annotated[list[T], _FailFast()]
 """A list of which the first wrong item is told: telling all of a large body of nonsense would take seconds and gigabytes."""
 _MAX_DETAILS = 10
-_KINDS = {"constrained-int", "str", "list[float]", "SparseFeatures"}
+_KINDS = {"constrained-int", "constrained-str", "list[float]", "SparseFeatures"}
 """pydantic's names for the two kinds that an id and features may be of."""
 _SHAPES = {"int_type", "string_type", "list_type", "model_type"}
 """Complaints that a value is not of a kind at all."""

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from model_store import ModelVersions, Store
+from service.batching import Batcher
 from service.errors import Refusal
-from service.known import KnownNodes
 from service.loaded import load
 from service.metrics import Metrics
 from service.probation import Probation
@@ -32,14 +32,14 @@ def two(tmp_path: Path) -> Path:
 @pytest.fixture
 def bad_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Version 2 passes its probes and then fails in service."""
-    ask = KnownNodes.ask
+    ask = Batcher.ask
 
-    async def fails(self: KnownNodes, loaded: Any, *arguments: Any) -> Any:
-        if loaded.version == 2:
+    async def fails(self: Batcher, question: Any, caller: Any) -> Any:
+        if question.loaded.version == 2:
             raise RuntimeError("as if a library had a fault")
-        return await ask(self, loaded, *arguments)
+        return await ask(self, question, caller)
 
-    monkeypatch.setattr(KnownNodes, "ask", fails)
+    monkeypatch.setattr(Batcher, "ask", fails)
 
 
 def history(root: Path) -> list[tuple[str, int]]:
@@ -71,14 +71,14 @@ def test_a_version_whose_answers_fail_is_left(two: Path) -> None:
 
 
 def test_callers_who_hang_up_and_crowds_say_nothing_about_a_version(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = KnownNodes.ask
+    ask = Batcher.ask
 
-    async def refuses(self: KnownNodes, loaded: Any, *arguments: Any) -> Any:
-        if loaded.version == 2:
+    async def refuses(self: Batcher, question: Any, caller: Any) -> Any:
+        if question.loaded.version == 2:
             raise Refusal("deadline", "no answer in time")
-        return await ask(self, loaded, *arguments)
+        return await ask(self, question, caller)
 
-    monkeypatch.setattr(KnownNodes, "ask", refuses)
+    monkeypatch.setattr(Batcher, "ask", refuses)
     Store(two).model("demo").activate(2)
     looked_twice = looks(two, monkeypatch)
     with in_thread(two, probation_answers=5) as client:

@@ -23,6 +23,7 @@ QUESTION = b'POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 14\r\n\r\n{"no
 NO_TORCH = """
 import asyncio, sys
 from pathlib import Path
+from service.admission import Place
 from service.app import create_app
 from service.settings import Settings
 
@@ -35,7 +36,10 @@ async def main(store):
     async def send(message):
         sent.append(message)
     await app._rollout.start()
-    scope = {"type": "http", "path": "/predict", "method": "POST", "headers": []}
+    scope = {"type": "http", "http_version": "1.1", "client": None, "path": "/predict", "method": "POST"}
+    scope["headers"] = [(b"host", b"x")]
+    app.screen(scope)
+    scope["sgf.place"] = Place(None, 0.0)
     await app(scope, receive, send)
     assert sent[0]["status"] == 200, sent
     await app._rollout.stop()

@@ -108,7 +108,7 @@ def test_a_request_in_flight_finishes_on_the_version_that_it_began_with(two: Pat
         go.wait(60)
         return extended(*arguments)
 
-    with in_thread(two, inline_cost=0, cache_bytes=0) as client:
+    with in_thread(two, inline_cost=1, cache_bytes=0) as client:
         alone = client.post("/predict", json=question).json()
         monkeypatch.setattr(NumpyEngine, "extended", held_up)
         caller = threading.Thread(target=lambda: answers.append(client.post("/predict", json=question).json()))

@@ -1,0 +1,49 @@
+"""HTTP as bytes on a socket, for what a well-behaved client does not send."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from typing import Any
+
+import httpx
+
+BODY = b'{"nodes": [1]}'
+
+
+def connect(client: httpx.Client) -> socket.socket:
+    assert client.base_url.port
+    return socket.create_connection(("127.0.0.1", client.base_url.port), timeout=60)
+
+
+def request(body: bytes = BODY, *headers: bytes, version: bytes = b"1.1", path: bytes = b"/predict") -> bytes:
+    head = [b"POST %b HTTP/%b" % (path, version), b"host: x", b"content-length: %d" % len(body), *headers]
+    return b"\r\n".join(head) + b"\r\n\r\n" + body
+
+
+def read_response(connection: socket.socket) -> tuple[bytes, dict[str, Any]]:
+    """The head of one response, and its JSON."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += _more(connection)
+    head, _, body = received.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head)
+    assert length, head
+    while len(body) < int(length[1]):
+        body += _more(connection)
+    return head, json.loads(body)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Waits until the other end closes the connection; False if it sends something instead."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def _more(connection: socket.socket) -> bytes:
+    received = connection.recv(65_536)
+    assert received, "the connection was closed"
+    return received
