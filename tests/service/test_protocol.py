@@ -1,20 +1,29 @@
-"""An answer leaves in one piece."""
+"""What the protocol adds to uvicorn: one packet per answer, limits of time and size, requests that hide in others."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 import socket
-from contextlib import suppress
+import subprocess
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
-from service.protocol import HEAD_BYTES, Together
+from service.protocol import HEAD_BYTES, CoalescingTransport
 from tests.service import hurried
-from tests.service.serving import in_thread
+from tests.service.raw import BODY, connect, is_closed, read_response, request
+from tests.service.serving import in_thread, refused, until
 
-QUESTION = b'POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 14\r\n\r\n{"nodes": [1]}'
+QUESTION = request()
+UPGRADE = (
+    b"connection: Upgrade, HTTP2-Settings",
+    b"upgrade: h2c",
+    b"http2-settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA",
+)
 
 
 class Sink(asyncio.Transport):
@@ -50,11 +59,11 @@ class Sink(asyncio.Transport):
 def test_what_is_written_in_one_go_is_sent_in_one_piece() -> None:
     async def main() -> None:
         sink = Sink()
-        transport = Together(sink, asyncio.get_running_loop())
+        transport = CoalescingTransport(sink, asyncio.get_running_loop(), lambda _count: None)
         transport.write(b"head")
         assert sink.sent == []
         transport.write(b"body")
-        assert sink.sent == [b"headbody"], "at once: it waits for nobody else's turn"
+        assert sink.sent == [b"headbody"], "at once: it waits for no other request"
         await asyncio.sleep(0)
         transport.write(b"more")
         assert sink.sent == [b"headbody"], "it may be the head of another answer"
@@ -73,16 +82,20 @@ def test_a_client_that_reads_nothing_is_hung_up_on_and_a_slow_one_is_not(monkeyp
     monkeypatch.setattr("service.protocol.UNREAD_SECONDS", 0.1)
 
     async def main() -> None:
-        sink = Sink()
-        transport = Together(sink, asyncio.get_running_loop())
+        sink, counted = Sink(), list[int]()
+        transport = CoalescingTransport(sink, asyncio.get_running_loop(), counted.append)
         sink.unread = 1000
         transport.write(b"answer")
         for _ in range(30):  # slowly read
             await asyncio.sleep(0.01)
             sink.unread -= 1
             assert not sink.aborted
+        assert counted == [6], "an answer counts as a whole until all of it is sent"
         await asyncio.sleep(0.3)
         assert sink.aborted
+        sink.unread = 0
+        transport.count_unsent()
+        assert counted == [6, 0]
 
     hurried.run(main())
 
@@ -106,7 +119,7 @@ def test_a_request_whose_head_does_not_come_is_not_waited_for(
 def test_a_head_without_end_is_refused(client: httpx.Client, piece: bytes) -> None:
     with socket.create_connection(("127.0.0.1", client.base_url.port)) as caller:
         caller.settimeout(60)
-        caller.sendall(b"POST /predict HTTP/1.1\r\nx-long: ")
+        caller.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\nx-long: ")
         answered = b""
         with suppress(ConnectionError):
             for _ in range(8 * HEAD_BYTES // len(piece)):  # of the packet in which it begins nothing is counted
@@ -127,3 +140,180 @@ def test_the_service_sends_head_and_body_together(client: httpx.Client) -> None:
         first = caller.recv(65536)
         assert first.startswith(b"HTTP/1.1 200")
         assert first.endswith(b"}]}")
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 20])
+def test_an_upgrade_that_is_not_accepted_is_ignored(client: httpx.Client, pieces: int) -> None:
+    """RFC 9110, 7.8. The body is the body of this request, in however many packets it comes."""
+    whole = request(BODY, *UPGRADE)
+    with connect(client) as caller:
+        caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(2):
+            size = -(-len(whole) // pieces)
+            for start in range(0, len(whole), size):
+                caller.sendall(whole[start : start + size])
+                client.get("/health/live")  # so that the server has read this piece before the next one is sent
+            head, answer = read_response(caller)
+            assert head.startswith(b"HTTP/1.1 200")
+            assert answer["predictions"][0]["node"] == 1
+
+
+def test_no_request_hides_in_the_body_of_one_that_offers_an_upgrade(client: httpx.Client) -> None:
+    """A proxy that forwards such headers takes these bytes for a body; they must not become a second answer."""
+    hidden = request(b'{"nodes": [2]}')
+    with connect(client) as caller:
+        for parts in ([request(hidden, *UPGRADE)], [request(hidden, *UPGRADE)[: -len(hidden)], hidden]):
+            for part in parts:
+                caller.sendall(part)
+                client.get("/health/live")
+            assert read_response(caller)[1]["code"] == "not_json"
+        caller.sendall(request(b'{"nodes": [3]}'))
+        assert read_response(caller)[1]["predictions"][0]["node"] == 3, "nothing came in between"
+
+
+def test_javas_own_client_is_answered(client: httpx.Client) -> None:
+    java = shutil.which("java")
+    if java is None:
+        pytest.skip("NOT RUN: no Java here (apt-get install openjdk-17-jdk-headless)")
+    source = Path(__file__).with_name("JavaClient.java")
+    command = [java, str(source), str(client.base_url).rstrip("/")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    lines = [line.split(" ", 1) for line in done.stdout.splitlines()]
+    assert [code for code, _ in lines] == ["200"] * 3
+    assert [json.loads(body)["predictions"][0]["node"] for _, body in lines] == [0, 1, 2]
+
+
+def test_connect_is_no_request(client: httpx.Client) -> None:
+    with connect(client) as caller:
+        caller.sendall(b"CONNECT x:443 HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert read_response(caller)[1]["code"] == "bad_http"
+        assert is_closed(caller)
+
+
+def test_a_request_without_a_host_is_refused(client: httpx.Client) -> None:
+    with connect(client) as caller:
+        caller.sendall(QUESTION.replace(b"host: x\r\n", b""))
+        head, answer = read_response(caller)
+        assert (head[:12], answer["code"]) == (b"HTTP/1.1 400", "bad_http")
+        assert is_closed(caller)
+    with connect(client) as caller:
+        caller.sendall(QUESTION.replace(b"host: x\r\n", b"").replace(b"HTTP/1.1", b"HTTP/1.0"))
+        assert read_response(caller)[0].startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    ("target", "code"), [(b"http://x/health/live", b"200"), (b"http://x", b"307"), (b"http://x?a=1", b"307")]
+)
+def test_targets_in_absolute_form(client: httpx.Client, target: bytes, code: bytes) -> None:
+    with connect(client) as caller:
+        caller.sendall(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % target)
+        assert caller.recv(65_536).startswith(b"HTTP/1.1 " + code)
+
+
+def test_every_answer_has_a_date(client: httpx.Client) -> None:
+    for response in (client.get("/health/live"), client.post("/predict", json={"nodes": [1]}), client.get("/predict")):
+        assert response.headers["date"].endswith(" GMT")
+
+
+def test_who_waits_for_a_go_ahead_gets_it_or_a_refusal_and_the_end(store: Path) -> None:
+    """Otherwise the client's next request would be taken for the body that it did not send."""
+    with in_thread(store, api_keys=("a-key-of-sixteen",)) as client:
+        expect = b"expect: 100-continue"
+        with connect(client) as caller:
+            caller.sendall(request(BODY, expect)[: -len(BODY)])
+            head, answer = read_response(caller)
+            assert (head[:12], answer["code"]) == (b"HTTP/1.1 401", "unauthorized")
+            assert b"connection: close" in head
+            assert is_closed(caller)
+        with connect(client) as caller:
+            caller.sendall(request(BODY, expect, b"authorization: Bearer a-key-of-sixteen")[: -len(BODY)])
+            assert caller.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            caller.sendall(BODY)
+            assert read_response(caller)[1]["predictions"][0]["node"] == 1
+
+
+def test_a_body_that_drips_in_after_its_answer_does_not_hold_the_connection(store: Path) -> None:
+    with in_thread(store, api_keys=("a-key-of-sixteen",), body_seconds=0.5) as client, connect(client) as caller:
+        caller.sendall(request(b" " * 1_000_000)[:-1_000_000])
+        assert read_response(caller)[1]["code"] == "unauthorized"
+
+        def cut_off() -> bool:
+            try:
+                caller.sendall(b" ")
+            except ConnectionError:
+                return True
+            return False
+
+        until(cut_off)
+
+
+def test_bytes_between_requests_do_not_hold_a_connection(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with in_thread(store) as client, connect(client) as caller:
+        caller.sendall(QUESTION)
+        read_response(caller)
+
+        def cut_off() -> bool:
+            try:
+                caller.sendall(b"\r\n")
+            except ConnectionError:
+                return True
+            return False
+
+        until(cut_off)  # uvicorn keeps an idle connection for 5 s
+
+
+def test_a_body_that_does_not_arrive_is_refused(store: Path) -> None:
+    with in_thread(store, body_seconds=0.3) as client, connect(client) as caller:
+        caller.sendall(QUESTION[:-3])
+        head, answer = read_response(caller)
+        assert (head[:12], answer["code"]) == (b"HTTP/1.1 408", "slow_body")
+        assert is_closed(caller)
+
+
+def test_connections_beyond_the_limit_are_refused_and_closed(store: Path) -> None:
+    with in_thread(store, max_connections=3) as client, ExitStack() as opened:
+        client.get("/health/live")
+        held = [opened.enter_context(connect(client)) for _ in range(2)]
+        with connect(client) as one_more:
+            head, answer = read_response(one_more)
+            assert (head[:12], answer["code"]) == (b"HTTP/1.1 503", "too_many_connections")
+            assert is_closed(one_more)
+        held[0].close()
+
+        def accepted() -> bool:
+            with connect(client) as another:
+                another.sendall(QUESTION)
+                return read_response(another)[0].startswith(b"HTTP/1.1 200")
+
+        until(accepted)
+
+
+def test_a_body_in_chunks_that_is_refused_is_dropped_and_a_bad_one_ends_the_connection(store: Path) -> None:
+    with in_thread(store, api_keys=("a-key-of-sixteen",)) as client, connect(client) as caller:
+        head = QUESTION[: -len(BODY)].replace(b"content-length: 14", b"transfer-encoding: chunked")
+        for chunks in (b"5\r\nabcde\r\n0\r\n\r\n", b"no size\r\n"):
+            caller.sendall(head)
+            assert read_response(caller)[1]["code"] == "unauthorized"
+            caller.sendall(chunks)
+        assert read_response(caller)[1]["code"] == "bad_http"
+        assert is_closed(caller)
+
+
+def test_a_large_packet_is_not_taken_for_a_long_head(client: httpx.Client) -> None:
+    with connect(client) as caller:
+        caller.sendall(request(BODY + b" " * 200_000) + QUESTION[:20])
+        assert read_response(caller)[0].startswith(b"HTTP/1.1 200")
+        caller.sendall(QUESTION[20:])
+        assert read_response(caller)[0].startswith(b"HTTP/1.1 200")
+
+
+def test_an_error_of_ours_before_a_request_is_queued_is_not_blamed_on_the_client(
+    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("as if keys could not be compared")
+
+    monkeypatch.setattr("service.security.Security.check", broken)
+    with in_thread(store) as client:
+        refused(client.post("/predict", json={"nodes": [1]}), 500, "internal")
+    assert "as if keys could not be compared" in caplog.text
