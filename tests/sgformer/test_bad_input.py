@@ -25,6 +25,7 @@ from sgformer import (
     extend,
     summarize,
 )
+from sgformer.features import MixedRows
 from tests.sgformer.cases import random_weights
 
 X = np.ones((4, 3))
@@ -180,11 +181,12 @@ def test_repeated_neighbors_count_once() -> None:
     assert list(new.neighbors) == [1, 2]
 
 
-def test_sparse_and_dense_questions_do_not_merge() -> None:
-    dense = NewNodes.build(np.ones((1, 3)), [[]], num_nodes=4, num_features=3)
-    mixed = NewNodes.build(sparse([0, 1], [0], [1.0]), [[]], num_nodes=4, num_features=3)
-    with pytest.raises(NewNodeError, match="sparse and dense"):
-        NewNodes.merged([dense, mixed])
+def test_of_mixed_features_the_new_node_with_bad_ones_is_named() -> None:
+    bad = with_value(np.nan)  # in the third of four rows
+    rows = MixedRows(bad, sparse([0, 1], [0], [1.0]), np.array([True, False, False, False, False]))
+    with pytest.raises(NewNodeError) as caught:
+        NewNodes.build(rows, [[]] * 5, num_nodes=4, num_features=3)
+    assert caught.value.item == 3
 
 
 def test_the_new_node_with_bad_features_is_named() -> None:

@@ -19,6 +19,7 @@ from sgformer import (
     neighborhood,
     summarize,
 )
+from sgformer.features import MixedRows, SparseRows
 from tests.sgformer.cases import (
     Case,
     Question,
@@ -191,10 +192,59 @@ def test_a_neighborhood_over_the_limit_is_refused_before_it_is_read() -> None:
     model, summary, graph = small_world(3)
     degree = int(graph.adjacency.degrees(np.array([7]))[0])
     new = ask(graph, [[], [7]])
-    with pytest.raises(NeighborhoodTooLarge, match=rf"new node 1: .* {degree + 1} entries, the limit is {degree}") as caught:
+    size = degree + 2  # the neighbour itself, then its list and its own loop
+    with pytest.raises(NeighborhoodTooLarge, match=rf"new node 1: .* {size} entries, the limit is {degree}") as caught:
         extend(model, summary.states, summary.sums, graph.adjacency, new, max_recompute=degree)
-    assert (caught.value.item, caught.value.size, caught.value.limit) == (1, degree + 1, degree)
-    extend(model, summary.states, summary.sums, graph.adjacency, new, max_recompute=degree + 1)
+    assert (caught.value.item, caught.value.size, caught.value.limit) == (1, size, degree)
+    extend(model, summary.states, summary.sums, graph.adjacency, new, max_recompute=size)
+
+
+@pytest.mark.parametrize("layers", [2, 3, 4, 5])
+def test_the_limit_is_for_all_new_nodes_of_a_question_together(layers: int) -> None:
+    model, summary, graph = small_world(layers)
+    one_node, many = ask(graph, [[7, 8]]), ask(graph, [[7, 8]] * 50)
+    limit = next(
+        limit for limit in range(1, 10_000) if not is_refused(model, summary, graph, one_node, limit)
+    )  # what one of them needs
+    assert is_refused(model, summary, graph, many, 50 * limit - 1)
+    assert not is_refused(model, summary, graph, many, 50 * limit)
+
+
+def is_refused(model: InferenceModel, summary: Summary, graph: Graph, new: NewNodes, limit: int) -> bool:
+    try:
+        extend(model, summary.states, summary.sums, graph.adjacency, new, max_recompute=limit)
+    except NeighborhoodTooLarge:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("layers", [0, 2, 3])
+@pytest.mark.parametrize("transform", ["none", "row"])
+def test_dense_and_sparse_rows_of_one_question_have_the_bits_that_they_have_alone(layers: int, transform: Any) -> None:
+    rng = np.random.default_rng(layers)
+    nodes, width = 200, 40
+    graph = Graph.build(rng.normal(size=(nodes, width)), rng.integers(0, nodes, size=(2, 3 * nodes)))
+    config = ModelConfig(in_features=width, out_features=3, hidden=16, layers=layers, feature_transform=transform)
+    weights = random_weights(config, seed=layers)
+    model, summary = InferenceModel(config, weights), summarize(config, weights, graph)
+
+    def answers(features: Any, neighbors: list[list[int]], **options: Any) -> Any:
+        new = NewNodes.build(features, neighbors, num_nodes=nodes, num_features=width, **options)
+        return new, extend(model, summary.states, summary.sums, graph.adjacency, new).logits
+
+    for _ in range(100):
+        dense, values = rng.normal(size=(2, width)), rng.normal(size=6)
+        sparse = SparseRows(np.array([0, 2, 6]), np.array([1, 30, 0, 5, 7, 39]), values, width)
+        neighbors = [list(rng.integers(0, nodes, size=3)) for _ in range(4)]
+        order = np.array([False, True, False, True])
+        new, together = answers(MixedRows(dense, sparse, order), neighbors)
+        for item, alone in enumerate([dense[:1], sparse[:1], dense[1:], sparse[1:]]):
+            question, expected = answers(alone, [neighbors[item]])
+            np.testing.assert_array_equal(together[item], expected[0])
+            merged = extend(model, summary.states, summary.sums, graph.adjacency, NewNodes.merged([question, new, question]))
+            np.testing.assert_array_equal(merged.logits, np.concatenate([expected, together, expected]))
+        if layers < 2:
+            break
 
 
 def test_where_nothing_is_recomputed_there_is_no_limit() -> None:
@@ -218,7 +268,7 @@ def test_the_limit_also_counts_what_finding_inner_edges_reads(layers: int, neigh
             refused.append(False)
         except NeighborhoodTooLarge:
             refused.append(True)
-        assert ReadCounter.read <= 2 * limit  # one step outwards and one look inside, each within the limit
+        assert ReadCounter.read <= limit
     assert refused[0]
     assert not refused[-1]
 
