@@ -109,6 +109,25 @@ def test_another_version_never_gives_cached_answers(tmp_path: Path, redis_server
     assert first["predictions"] != second["predictions"]
 
 
+def test_another_engine_or_release_never_gives_cached_answers(
+    store: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines agree within 1e-5, not bit by bit, and another release may write other JSON."""
+
+    def asked(kept: int, **settings: Any) -> dict[str, float]:
+        patient = {"redis_url": redis_server.url, "redis_timeout_seconds": PATIENT_SECONDS}
+        with in_thread(store, **patient, **settings) as client:
+            assert client.post("/predict", json=question()).status_code == 200
+            until(lambda: len(redis_server.client.keys("sgf:*")) == kept)
+            return lookups(client, "redis")
+
+    assert asked(1, backend="numpy") == {"miss": 1}
+    assert asked(2, backend="onnx") == {"miss": 1}
+    assert asked(2, backend="numpy") == {"hit": 1}
+    monkeypatch.setattr("service.encoding.FORMAT", 99)
+    assert asked(3, backend="numpy") == {"miss": 1}
+
+
 def test_of_many_that_fail_at_once_one_counts_and_pauses_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a hiccup under load would turn the cache off for as long as a Redis that is away."""
     now = 100.0

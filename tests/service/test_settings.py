@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from service.__main__ import main
+from service.app import create_app
+from service.errors import Refusal
+from service.security import Security
 from service.settings import Settings, SettingsError, table
 from tests.service.serving import in_thread, refused
 
@@ -72,6 +76,17 @@ def test_check_prints_everything_but_secrets(capsys: pytest.CaptureFixture[str],
     assert "password" not in out
 
 
+def test_no_secret_is_in_the_text_of_the_settings() -> None:
+    settings = Settings(api_keys=(KEY,), admin_token=TOKEN, redis_url="redis://:password@host/0")
+    for text in (repr(settings), str(settings), f"{settings}"):
+        assert not any(secret in text for secret in (KEY, TOKEN, "password"))
+        assert "max_queue_seconds=0.15" in text
+
+
+def test_settings_of_earlier_releases_are_accepted_and_have_no_effect() -> None:
+    assert Settings.from_env({"SGF_MAX_INFLIGHT": "5", "SGF_LATE_INFLIGHT": "1", "SGF_MAX_LAG_SECONDS": "1"}) == Settings()
+
+
 def test_a_bad_setting_stops_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--workers", "many"]) == 2
     assert capsys.readouterr().err == "sgf-serve: SGF_WORKERS is 'many': expected a whole number of at least 1\n"
@@ -79,6 +94,23 @@ def test_a_bad_setting_stops_the_start(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_the_documented_table_is_the_real_one() -> None:
     assert table() in (ROOT / "docs" / "configuration.md").read_text()
+
+
+def test_a_new_route_needs_a_key_unless_it_is_listed_as_public(store: Path) -> None:
+    public = {"/", "/health/live", "/health/ready", "/metrics", "/docs", "/openapi.json", "/docs/oauth2-redirect"}
+    security = Security(Settings(api_keys=(KEY,)))
+    app = create_app(Settings(store=store, api_keys=(KEY,)))
+    paths = {*app._pages.openapi()["paths"], *public, "/predict", "/embed", "/some/new/route"}
+    open_paths = set()
+    for path in paths:
+        with suppress(Refusal):
+            security.check(path, None)
+            open_paths.add(path)
+    assert open_paths == public
+    for path in ("/admin", "/admin/jobs", "/administration"):
+        with pytest.raises(Refusal):
+            security.check(path, b"Bearer " + KEY.encode())
+    assert Security(Settings()).check("/some/new/route", None) is None
 
 
 def test_keys(store: Path) -> None:
