@@ -1,6 +1,6 @@
 """Runs the contests of all rooms, or of those named, and writes docs/benchmarks.md and .json; exits 1 if a bar is missed.
 
-python -m benchmarks [sgformer] [model_store] [training] [service] [caching] [overload] [startup] [retraining]
+python -m benchmarks [ROOM ...]      the rooms are the keys of ROOMS
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy
 import torch
 import torch_geometric
 
-from benchmarks import caching, http, mathematics, overload, retraining, startup, store, training
+from benchmarks import caching, generators, http, mathematics, overload, retraining, startup, store, training
 from benchmarks.peer import CLASSES, HIDDEN, LAYERS
 from benchmarks.result import Result
 
@@ -29,6 +29,7 @@ ROOMS: dict[str, tuple[Callable[[], list[Result]], ...]] = {
     "training": training.CONTESTS,
     "service": http.CONTESTS,
     "caching": caching.CONTESTS,
+    "generators": generators.CONTESTS,
     "overload": overload.CONTESTS,
     "startup": startup.CONTESTS,
     "retraining": retraining.CONTESTS,
@@ -56,6 +57,12 @@ the logits of known nodes from the snapshot), and environments of their own; no 
 rounds.""",
     "caching": """One worker, 16 connections; a few hundred questions again and again, so that every look-up hits, or ten
 thousand in turn and a cache that is too small for them, so that none does. Redis runs on the same two cores.""",
+    "generators": """The rooms below send their load with `benchmarks/load.py`. In a closed loop every connection sends its
+next request as soon as the last one is answered. In an open loop every request has an intended time, at a constant rate or
+as a Poisson process, and its latency counts from that time, also while the request waits for an idle connection: a server
+that stalls does not slow down its own measurement (coordinated omission). Connections are opened before the run; requests
+that are due are sent once per millisecond, so that a latency includes up to 1 ms of the generator. This table compares the
+closed loop with h2load, a generator in C, on one worker and in turns.""",
     "overload": """One worker; requests leave at a given rate over 64 connections from another process on the same two cores.
 A latency counts from the moment that a request is sent.""",
     "startup": """From starting `sgf-serve` to its first answer, and in brackets the steps, each measured by itself in a

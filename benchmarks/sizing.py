@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.contest import duration
 from benchmarks.http import service
-from benchmarks.load import Load, closed, open_loop
+from benchmarks.load import Load, Stream, closed, open_loop
 from benchmarks.memory import status
 from benchmarks.servers import Server, descendants
 from training import datasets
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def at_rate(server: Server, requests: list[bytes], rate: float) -> Callable[[], Load]:
-    return lambda: open_loop(server.port, requests, CONNECTIONS, SECONDS, rate)
+    return lambda: open_loop(server.port, Stream(requests, rate, connections=CONNECTIONS), SECONDS)
 
 
 def at_once(server: Server, requests: list[bytes]) -> Callable[[], Load]:

@@ -1,0 +1,121 @@
+"""The load generator against a real server that stalls: its latencies must show what requests would have waited."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from benchmarks.load import Stream, closed, open_loop, request, side_by_side
+
+STALL_SECONDS, RATE, SECONDS = 0.5, 200.0, 1.5
+ANSWER, REFUSAL = (b"HTTP/1.1 %d OK\r\ncontent-length: 2\r\n\r\n{}" % status for status in (200, 429))
+ASKED = [request(b'{"nodes": [1]}')]
+
+
+class Server(asyncio.Protocol):
+    """Answers a request as soon as its head has come; the request with number `stalls_at` holds up all others."""
+
+    stalls_at = -1
+    refuses_every = 0
+    closes_every = 0
+
+    def __init__(self, requests: list[float]) -> None:
+        self._requests = requests
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, _data: bytes) -> None:
+        self._requests.append(time.perf_counter())
+        number = len(self._requests)
+        if number == self.stalls_at:
+            time.sleep(STALL_SECONDS)
+        refused = self.refuses_every and number % self.refuses_every == 0
+        self._transport.write(REFUSAL if refused else ANSWER)  # type: ignore[attr-defined]
+        if self.closes_every and number % self.closes_every == 0:
+            self._transport.close()
+
+
+class Stalling(Server):
+    stalls_at = 60
+
+
+class Refusing(Server):
+    refuses_every = 2
+
+
+class Closing(Server):
+    closes_every = 5
+
+
+@contextmanager
+def serving(kind: type[Server]) -> Iterator[int]:
+    """The port of a server in a thread."""
+    loop = asyncio.new_event_loop()
+    requests: list[float] = []
+    server = loop.run_until_complete(loop.create_server(lambda: kind(requests), "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        server.close()
+        loop.run_until_complete(asyncio.sleep(0.05))  # closed connections are let go
+        loop.close()
+
+
+@pytest.mark.parametrize("connections", [4, 300])
+def test_a_stall_of_the_server_shows_in_all_requests_that_were_due_meanwhile(connections: int) -> None:
+    with serving(Stalling) as port:
+        load = open_loop(port, Stream(ASKED, RATE, connections=connections), SECONDS)
+    assert load.statuses == {200: RATE * SECONDS}, "none is left out"
+    assert (load.latencies > 0.05).sum() >= 0.8 * RATE * STALL_SECONDS
+    assert 0.9 * STALL_SECONDS <= load.latencies.max() < 10 * STALL_SECONDS
+
+
+def test_requests_without_an_idle_connection_are_counted() -> None:
+    with serving(Stalling) as port:
+        few = open_loop(port, Stream(ASKED, RATE, connections=4), SECONDS)
+    with serving(Stalling) as port:
+        enough = open_loop(port, Stream(ASKED, RATE, connections=300), SECONDS)
+    assert few.waited >= 0.8 * RATE * STALL_SECONDS
+    assert enough.waited == 0
+
+
+def test_a_lost_connection_is_counted_and_replaced() -> None:
+    with serving(Closing) as port:
+        load = open_loop(port, Stream(ASKED, RATE, connections=4), 0.5)
+    assert sum(load.statuses.values()) == RATE * 0.5
+    assert load.statuses[200] > 0.5 * RATE * 0.5, "20 of 100 answers close a connection"
+
+
+def test_refusals_are_no_answers() -> None:
+    with serving(Refusing) as port:
+        load = closed(port, ASKED, 4, 0.3)
+    assert load.refused == len(load.refused_latencies) > 0
+    assert len(load.latencies) == load.statuses[200] >= load.answered_in_time
+    assert load.rate == load.answered_in_time / load.seconds
+
+
+def test_streams_side_by_side_have_loads_of_their_own() -> None:
+    with serving(Server) as port:
+        first, second = side_by_side(port, [Stream(ASKED, 100), Stream(ASKED, 20, seed=1)], 0.5)
+    assert (first.statuses, second.statuses) == ({200: 50}, {200: 10})
+
+
+def test_intended_times_are_even_or_a_seeded_poisson_process() -> None:
+    assert np.allclose(Stream(ASKED, 10).intended_times(0.5), [0, 0.1, 0.2, 0.3, 0.4])
+    times = Stream(ASKED, 1000, seed=3).intended_times(10)
+    assert times == Stream(ASKED, 1000, seed=3).intended_times(10) != Stream(ASKED, 1000, seed=4).intended_times(10)
+    gaps = np.diff(times)
+    assert len(times) == 10_000
+    assert gaps.min() >= 0
+    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.05), "exponential"
