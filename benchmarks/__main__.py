@@ -63,8 +63,12 @@ as a Poisson process, and its latency counts from that time, also while the requ
 that stalls does not slow down its own measurement (coordinated omission). Connections are opened before the run; requests
 that are due are sent once per millisecond, so that a latency includes up to 1 ms of the generator. This table compares the
 closed loop with h2load, a generator in C, on one worker and in turns.""",
-    "overload": """One worker; requests leave at a given rate over 64 connections from another process on the same two cores.
-A latency counts from the moment that a request is sent.""",
+    "overload": """One worker, open loop, Poisson arrivals, up to 3,000 connections, generator on the same two cores. The
+capacity is the goodput of a closed loop with 64 connections. The sweep of offered rates runs twice, 15 s for each rate, up
+and then down; the run at 2x lasts 60 s. Goodput counts answers with status 200 only. Memory is compared after the sweep,
+when the worker has had as many connections, and after those 60 s. The CPU time of a refusal comes from a fit over all runs
+at or above the capacity: user and system time of the worker = answers x cost of an answer + refusals x cost of a refusal.
+What the kernel does for a packet in the context of the generator is not in it.""",
     "startup": """From starting `sgf-serve` to its first answer, and in brackets the steps, each measured by itself in a
 process of its own; `verify` reads every byte. Private memory is anonymous memory (RssAnon).""",
     "retraining": """One worker and its own job (20,000 nodes, 200,000 edges, one thread, idle priority); the load comes from

@@ -10,17 +10,19 @@ less while the server is slow, leaves out the requests that would have waited (c
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import uvloop
 
+Result = TypeVar("Result")
 LATE_SECONDS = 5.0
 """How long the generator waits for answers after the last intended time. What is missing then has status 0."""
 TICK_SECONDS = 0.001
@@ -91,7 +93,7 @@ def request(body: bytes, path: str = "/predict", port: int = 80) -> bytes:
 
 def closed(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Load:
     """Every connection sends its next request as soon as the last one is answered, or refused."""
-    return uvloop.run(_closed(port, requests, connections, seconds))
+    return _run(_closed(port, requests, connections, seconds))
 
 
 def open_loop(port: int, stream: Stream, seconds: float) -> Load:
@@ -100,7 +102,15 @@ def open_loop(port: int, stream: Stream, seconds: float) -> Load:
 
 def side_by_side(port: int, streams: Sequence[Stream], seconds: float) -> list[Load]:
     """Several streams at once, each with connections of its own."""
-    return uvloop.run(_open(port, streams, seconds))
+    return _run(_open(port, streams, seconds))
+
+
+def _run(load: Coroutine[Any, Any, Result]) -> Result:
+    gc.disable()  # a pass over all that was seen would delay requests
+    try:
+        return uvloop.run(load)
+    finally:
+        gc.enable()
 
 
 async def _closed(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Load:

@@ -6,7 +6,6 @@ python -m benchmarks.sizing trains the demo, loads one worker of the service wit
 from __future__ import annotations
 
 import json
-import os
 import re
 import resource
 import statistics
@@ -16,7 +15,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from urllib.request import urlopen
 
 import numpy as np
@@ -64,10 +62,10 @@ def at_once(server: Server, requests: list[bytes]) -> Callable[[], Load]:
 
 
 def row(claim: str, server: Server, load: Callable[[], Load]) -> None:
-    before = cpu_seconds(server.pid)
+    before = server.cpu_seconds()
     with in_hand(server.port) as looks:
         found = load()
-    cores = (cpu_seconds(server.pid) - before) / found.seconds
+    cores = (server.cpu_seconds() - before) / found.seconds
     if set(found.statuses) != {200}:
         raise SystemExit(f"{claim}: answered {found.statuses}")
     times = " | ".join(duration(found.quantile(share)) for share in (0.5, 0.99))
@@ -92,12 +90,6 @@ def in_hand(port: int) -> Iterator[list[float]]:
     finally:
         done.set()
         thread.join()
-
-
-def cpu_seconds(pid: int) -> float:
-    """Of all of its threads."""
-    user, system = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def memory(pid: int) -> str:
