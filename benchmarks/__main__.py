@@ -18,7 +18,7 @@ import numpy
 import torch
 import torch_geometric
 
-from benchmarks import caching, generators, http, mathematics, overload, retraining, startup, store, training
+from benchmarks import caching, concurrency, generators, http, mathematics, overload, retraining, startup, store, training
 from benchmarks.peer import CLASSES, HIDDEN, LAYERS
 from benchmarks.result import Result
 
@@ -30,6 +30,7 @@ ROOMS: dict[str, tuple[Callable[[], list[Result]], ...]] = {
     "service": http.CONTESTS,
     "caching": caching.CONTESTS,
     "generators": generators.CONTESTS,
+    "concurrency": concurrency.CONTESTS,
     "overload": overload.CONTESTS,
     "startup": startup.CONTESTS,
     "retraining": retraining.CONTESTS,
@@ -63,6 +64,11 @@ as a Poisson process, and its latency counts from that time, also while the requ
 that stalls does not slow down its own measurement (coordinated omission). Connections are opened before the run; requests
 that are due are sent once per millisecond, so that a latency includes up to 1 ms of the generator. This table compares the
 closed loop with h2load, a generator in C, on one worker and in turns.""",
+    "concurrency": """One worker, single known nodes, closed loop: every connection sends again as soon as it is answered, or
+refused, without a pause. Turns of 3 s with different numbers of connections follow each other, over five rounds. A turn
+starts once the server has accepted all connections. The capacity is the goodput with 64 connections; with N connections and
+no refusals the mean latency is N / capacity. The empty FastAPI endpoint has no admission: it shows what uvicorn and the
+generator make of as many connections.""",
     "overload": """One worker, open loop, Poisson arrivals, up to 3,000 connections, generator on the same two cores. The
 capacity is the goodput of a closed loop with 64 connections. The sweep of offered rates runs twice, 15 s for each rate, up
 and then down; the run at 2x lasts 60 s. Goodput counts answers with status 200 only. Memory is compared after the sweep,

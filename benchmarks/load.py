@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -138,6 +139,13 @@ async def _open(port: int, streams: Sequence[Stream], seconds: float) -> list[Lo
     return [pool.load(start, start + seconds) for pool in pools]
 
 
+def accept_queue(port: int) -> int:
+    """Connections to a listening port of this machine that the server has not accepted yet."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    listening = [row for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
+    return sum(int(row[4].partition(":")[2], 16) for row in listening)
+
+
 class Pool:
     """Connections to one server, and what was seen on them."""
 
@@ -154,8 +162,15 @@ class Pool:
         """Status, intended time, time of the answer."""
 
     async def open(self, count: int) -> None:
+        """Returns once the server has accepted all of them.
+
+        uvloop accepts one connection per turn of its event loop: under load, the rest would wait for seconds.
+        """
         for _ in range(count):
-            await asyncio.get_running_loop().create_connection(lambda: Connection(self), "127.0.0.1", self._port)
+            await self._connect()
+        async with asyncio.timeout(LATE_SECONDS):
+            while accept_queue(self._port):
+                await asyncio.sleep(0.005)
 
     async def send_at(self, start: float, times: Sequence[float]) -> None:
         sent = 0
@@ -208,7 +223,10 @@ class Pool:
 
     async def _reopen(self) -> None:
         with suppress(OSError):  # the server is gone: what is due then has status 0
-            await self.open(1)
+            await self._connect()
+
+    async def _connect(self) -> None:
+        await asyncio.get_running_loop().create_connection(lambda: Connection(self), "127.0.0.1", self._port)
 
     def _send(self, intended: float) -> None:
         if self._idle:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from benchmarks.load import Stream, closed, open_loop, request, side_by_side
+from benchmarks.load import Stream, accept_queue, closed, open_loop, request, side_by_side
 
 STALL_SECONDS, RATE, SECONDS = 0.5, 200.0, 1.5
 ANSWER, REFUSAL = (b"HTTP/1.1 %d OK\r\ncontent-length: 2\r\n\r\n{}" % status for status in (200, 429))
@@ -95,6 +96,16 @@ def test_a_lost_connection_is_counted_and_replaced() -> None:
         load = open_loop(port, Stream(ASKED, RATE, connections=4), 0.5)
     assert sum(load.statuses.values()) == RATE * 0.5
     assert load.statuses[200] > 0.5 * RATE * 0.5, "20 of 100 answers close a connection"
+
+
+def test_the_accept_queue_is_that_of_the_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        port = server.getsockname()[1]
+        assert accept_queue(port) == 0
+        with socket.create_connection(("127.0.0.1", port)):
+            assert (accept_queue(port), accept_queue(other.getsockname()[1])) == (1, 0)
+            with server.accept()[0]:
+                assert accept_queue(port) == 0
 
 
 def test_refusals_are_no_answers() -> None:
