@@ -18,7 +18,19 @@ import numpy
 import torch
 import torch_geometric
 
-from benchmarks import caching, concurrency, generators, http, mathematics, overload, retraining, startup, store, training
+from benchmarks import (
+    caching,
+    concurrency,
+    generators,
+    http,
+    mathematics,
+    mixed,
+    overload,
+    retraining,
+    startup,
+    store,
+    training,
+)
 from benchmarks.peer import CLASSES, HIDDEN, LAYERS
 from benchmarks.result import Result
 
@@ -32,6 +44,7 @@ ROOMS: dict[str, tuple[Callable[[], list[Result]], ...]] = {
     "generators": generators.CONTESTS,
     "concurrency": concurrency.CONTESTS,
     "overload": overload.CONTESTS,
+    "mixed": mixed.CONTESTS,
     "startup": startup.CONTESTS,
     "retraining": retraining.CONTESTS,
 }
@@ -75,6 +88,11 @@ and then down; the run at 2x lasts 60 s. Goodput counts answers with status 200 
 when the worker has had as many connections, and after those 60 s. The CPU time of a refusal comes from a fit over all runs
 at or above the capacity: user and system time of the worker = answers x cost of an answer + refusals x cost of a refusal.
 What the kernel does for a packet in the context of the generator is not in it.""",
+    "mixed": """One worker, debian_trixie (68,820 nodes) with 3 GCN layers. Known nodes and ordinary new nodes (5 neighbours,
+each of a degree of at most 5) are requested at half of the rate that 16 connections get in a closed loop, one kind at a
+time; open loop, Poisson arrivals. Beside them, 10 requests per second ask for an exact new node that is linked to the
+largest hub. Turns of 10 s with and without those alternate, five rounds, with the same arrivals; medians of their
+quantiles.""",
     "startup": """From starting `sgf-serve` to its first answer, and in brackets the steps, each measured by itself in a
 process of its own; `verify` reads every byte. Private memory is anonymous memory (RssAnon).""",
     "retraining": """One worker and its own job (20,000 nodes, 200,000 edges, one thread, idle priority); the load comes from
