@@ -19,6 +19,7 @@ import torch
 import torch_geometric
 
 from benchmarks import (
+    ablation,
     caching,
     concurrency,
     generators,
@@ -45,6 +46,7 @@ ROOMS: dict[str, tuple[Callable[[], list[Result]], ...]] = {
     "concurrency": concurrency.CONTESTS,
     "overload": overload.CONTESTS,
     "mixed": mixed.CONTESTS,
+    "ablation": ablation.CONTESTS,
     "startup": startup.CONTESTS,
     "retraining": retraining.CONTESTS,
 }
@@ -93,6 +95,12 @@ each of a degree of at most 5) are requested at half of the rate that 16 connect
 time; open loop, Poisson arrivals. Beside them, 10 requests per second ask for an exact new node that is linked to the
 largest hub. Turns of 10 s with and without those alternate, five rounds, with the same arrivals; medians of their
 quantiles.""",
+    "ablation": """One worker with the service's HTTP protocol, with that protocol without one of its parts, and with plain
+uvicorn, in turns. Queue: 100 known nodes, open loop, 10 s; an answer that comes later than 0.5 s after the intended time of
+its request counts as useless. Coalescing: head and body of an answer in one packet. Timers: of 200 clients a quarter each
+send nothing, part of a head, a head without its body, and part of a body; counted are the connections that are open and
+without an answer after 13 s. Last request: 20 keep-alive clients send every 50 ms and do not watch idle connections, while
+the server is stopped by SIGTERM and started again; a connection that cannot be opened is not counted.""",
     "startup": """From starting `sgf-serve` to its first answer, and in brackets the steps, each measured by itself in a
 process of its own; `verify` reads every byte. Private memory is anonymous memory (RssAnon).""",
     "retraining": """One worker and its own job (20,000 nodes, 200,000 edges, one thread, idle priority); the load comes from

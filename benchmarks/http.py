@@ -134,13 +134,18 @@ def publish(store: str, nodes: int) -> str:
 
 
 @contextmanager
-def service(store: str, own_session: bool = True, **settings: str) -> Iterator[Server]:
-    """`sgf-serve` with everything on but the cache, which would answer instead of the engine; its log goes nowhere."""
+def service(store: str, own_session: bool = True, protocol: str = "", **settings: str) -> Iterator[Server]:
+    """`sgf-serve` with everything on but the cache, which would answer instead of the engine; its log goes nowhere.
+
+    Args:
+        protocol: MODULE:CLASS of an HTTP protocol to use in place of the service's own.
+    """
     port = free_port()
     environ = (
         dict(os.environ) | {"SGF_CACHE_BYTES": "0"} | {f"SGF_{name.upper()}": value for name, value in settings.items()}
     )
-    command = [sys.executable, "-m", "service", "--store", store, "--port", str(port)]
+    program = ["benchmarks.launcher", protocol] if protocol else ["service"]
+    command = [sys.executable, "-m", *program, "--store", store, "--port", str(port)]
     with running(command, port, environ, own_session=own_session) as found:
         yield found
 

@@ -2,75 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 from benchmarks.load import Stream, accept_queue, closed, open_loop, request, side_by_side
+from tests.benchmarks.servers import STALL_SECONDS, Answering, Closing, Refusing, Stalling, serving
 
-STALL_SECONDS, RATE, SECONDS = 0.5, 200.0, 1.5
-ANSWER, REFUSAL = (b"HTTP/1.1 %d OK\r\ncontent-length: 2\r\n\r\n{}" % status for status in (200, 429))
+RATE, SECONDS = 200.0, 1.5
 ASKED = [request(b'{"nodes": [1]}')]
-
-
-class Server(asyncio.Protocol):
-    """Answers a request as soon as its head has come; the request with number `stalls_at` holds up all others."""
-
-    stalls_at = -1
-    refuses_every = 0
-    closes_every = 0
-
-    def __init__(self, requests: list[float]) -> None:
-        self._requests = requests
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def data_received(self, _data: bytes) -> None:
-        self._requests.append(time.perf_counter())
-        number = len(self._requests)
-        if number == self.stalls_at:
-            time.sleep(STALL_SECONDS)
-        refused = self.refuses_every and number % self.refuses_every == 0
-        self._transport.write(REFUSAL if refused else ANSWER)  # type: ignore[attr-defined]
-        if self.closes_every and number % self.closes_every == 0:
-            self._transport.close()
-
-
-class Stalling(Server):
-    stalls_at = 60
-
-
-class Refusing(Server):
-    refuses_every = 2
-
-
-class Closing(Server):
-    closes_every = 5
-
-
-@contextmanager
-def serving(kind: type[Server]) -> Iterator[int]:
-    """The port of a server in a thread."""
-    loop = asyncio.new_event_loop()
-    requests: list[float] = []
-    server = loop.run_until_complete(loop.create_server(lambda: kind(requests), "127.0.0.1", 0))
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        server.close()
-        loop.run_until_complete(asyncio.sleep(0.05))  # closed connections are let go
-        loop.close()
 
 
 @pytest.mark.parametrize("connections", [4, 300])
@@ -117,7 +58,7 @@ def test_refusals_are_no_answers() -> None:
 
 
 def test_streams_side_by_side_have_loads_of_their_own() -> None:
-    with serving(Server) as port:
+    with serving(Answering) as port:
         first, second = side_by_side(port, [Stream(ASKED, 100), Stream(ASKED, 20, seed=1)], 0.5)
     assert (first.statuses, second.statuses) == ({200: 50}, {200: 10})
 
