@@ -84,12 +84,13 @@ refused, without a pause. Turns of 3 s with different numbers of connections fol
 starts once the server has accepted all connections. The capacity is the goodput with 64 connections; with N connections and
 no refusals the mean latency is N / capacity. The empty FastAPI endpoint has no admission: it shows what uvicorn and the
 generator make of as many connections.""",
-    "overload": """One worker, open loop, Poisson arrivals, up to 3,000 connections, generator on the same two cores. The
+    "overload": """One worker, open loop, Poisson arrivals, up to 3,500 connections, generator on the same two cores. The
 capacity is the goodput of a closed loop with 64 connections. The sweep of offered rates runs twice, 15 s for each rate, up
 and then down; the run at 2x lasts 60 s. Goodput counts answers with status 200 only. Memory is compared after the sweep,
 when the worker has had as many connections, and after those 60 s. The CPU time of a refusal comes from a fit over all runs
 at or above the capacity: user and system time of the worker = answers x cost of an answer + refusals x cost of a refusal.
-What the kernel does for a packet in the context of the generator is not in it.""",
+What the kernel does for a packet in the context of the generator is not in it. "Cores" is the CPU time of the worker per
+second: below 1 at or above the capacity, other processes took its time.""",
     "mixed": """One worker, debian_trixie (68,820 nodes) with 3 GCN layers. Known nodes and ordinary new nodes (5 neighbours,
 each of a degree of at most 5) are requested at half of the rate that 16 connections get in a closed loop, one kind at a
 time; open loop, Poisson arrivals. Beside them, 10 requests per second ask for an exact new node that is linked to the

@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import resource
 import time
 from collections import Counter, deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +25,14 @@ import numpy as np
 import uvloop
 
 Result = TypeVar("Result")
+Clock = Callable[[], float]
+"""For example the CPU time of the server. Opening and closing connections is not in what a run counts."""
 LATE_SECONDS = 5.0
 """How long the generator waits for answers after the last intended time. What is missing then has status 0."""
 TICK_SECONDS = 0.001
 """Requests that are due are sent once per tick: uvloop has no shorter timers. A latency includes up to one tick."""
-MAX_CONNECTIONS = 3000
+MAX_CONNECTIONS = 3500
+"""A worker of the service takes 4,096 (SGF_MAX_CONNECTIONS)."""
 ROTATION_SECONDS = 2.0
 """Idle connections are used in turn, each about once in this time: a server closes those that are idle for longer."""
 
@@ -49,6 +53,8 @@ class Load:
     """Requests whose intended time came while no connection was idle."""
     lag: float = 0.0
     """p99 of how late the generator itself was, in seconds: above a few ticks it is the generator that is measured."""
+    cpu_seconds: float = 0.0
+    """What the caller's clock counted from the first request to the last answer."""
 
     @property
     def rate(self) -> float:
@@ -92,21 +98,23 @@ def request(body: bytes, path: str = "/predict", port: int = 80) -> bytes:
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def closed(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Load:
+def closed(port: int, requests: Sequence[bytes], connections: int, seconds: float, clock: Clock = float) -> Load:
     """Every connection sends its next request as soon as the last one is answered, or refused."""
-    return _run(_closed(port, requests, connections, seconds))
+    return _run(_closed(port, requests, connections, seconds, clock))
 
 
-def open_loop(port: int, stream: Stream, seconds: float) -> Load:
-    return side_by_side(port, [stream], seconds)[0]
+def open_loop(port: int, stream: Stream, seconds: float, clock: Clock = float) -> Load:
+    return side_by_side(port, [stream], seconds, clock)[0]
 
 
-def side_by_side(port: int, streams: Sequence[Stream], seconds: float) -> list[Load]:
+def side_by_side(port: int, streams: Sequence[Stream], seconds: float, clock: Clock = float) -> list[Load]:
     """Several streams at once, each with connections of its own."""
-    return _run(_open(port, streams, seconds))
+    return _run(_open(port, streams, seconds, clock))
 
 
 def _run(load: Coroutine[Any, Any, Result]) -> Result:
+    hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))  # every connection is an open file
     gc.disable()  # a pass over all that was seen would delay requests
     try:
         return uvloop.run(load)
@@ -114,9 +122,10 @@ def _run(load: Coroutine[Any, Any, Result]) -> Result:
         gc.enable()
 
 
-async def _closed(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Load:
+async def _closed(port: int, requests: Sequence[bytes], connections: int, seconds: float, clock: Clock) -> Load:
     pool = Pool(port, requests)
     await pool.open(connections)
+    clock_start = clock()
     pool.again, start = True, time.perf_counter()
     for connection in pool.take_idle():
         connection.send(time.perf_counter())
@@ -124,19 +133,20 @@ async def _closed(port: int, requests: Sequence[bytes], connections: int, second
     end = time.perf_counter()
     pool.again = False
     await pool.drain()
-    return pool.load(start, end)
+    return pool.load(start, end, clock() - clock_start)
 
 
-async def _open(port: int, streams: Sequence[Stream], seconds: float) -> list[Load]:
+async def _open(port: int, streams: Sequence[Stream], seconds: float, clock: Clock) -> list[Load]:
     pools = [Pool(port, stream.requests) for stream in streams]
     times = [stream.intended_times(seconds) for stream in streams]
     for pool, stream in zip(pools, streams, strict=True):
         await pool.open(stream.pool_size)
-    start = time.perf_counter()
+    clock_start, start = clock(), time.perf_counter()
     await asyncio.gather(*(pool.send_at(start, due) for pool, due in zip(pools, times, strict=True)))
     await asyncio.sleep(start + seconds - time.perf_counter())
     await asyncio.gather(*(pool.drain() for pool in pools))
-    return [pool.load(start, start + seconds) for pool in pools]
+    cpu_seconds = clock() - clock_start
+    return [pool.load(start, start + seconds, cpu_seconds) for pool in pools]
 
 
 def accept_queue(port: int) -> int:
@@ -213,13 +223,13 @@ class Pool:
         for connection in [*self._idle, *self.in_flight]:
             connection.close()
 
-    def load(self, start: float, end: float) -> Load:
+    def load(self, start: float, end: float, cpu_seconds: float) -> Load:
         good, bad = ([seen for seen in self.seen if (seen[0] == 200) is fine] for fine in (True, False))
         latencies, refused = (np.array([done - intended for _, intended, done in some]) for some in (good, bad))
         in_time = sum(done <= end for _, _, done in good)
         statuses = dict(Counter(status for status, _, _ in self.seen))
         lag = float(np.quantile(self._lags, 0.99)) if self._lags else 0.0
-        return Load(end - start, latencies, statuses, refused, in_time, self._waited, lag)
+        return Load(end - start, latencies, statuses, refused, in_time, self._waited, lag, cpu_seconds)
 
     async def _reopen(self) -> None:
         with suppress(OSError):  # the server is gone: what is due then has status 0

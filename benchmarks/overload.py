@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,14 +37,6 @@ def overload() -> list[Result]:
 CONTESTS: tuple[Callable[[], list[Result]], ...] = (overload,)
 
 
-@dataclass(frozen=True)
-class Turn:
-    """One run, and the CPU time that the worker used meanwhile."""
-
-    load: Load
-    cpu_seconds: float
-
-
 class Overload:
     def __init__(self, kind: str, server: Server, bodies: list[bytes]) -> None:
         self._kind, self._server, self._requests = kind, server, server.requests(bodies)
@@ -54,8 +45,8 @@ class Overload:
     def rows(self) -> list[Result]:
         self._closed(2.0)
         at_capacity = [self._closed(CAPACITY_SECONDS) for _ in range(CAPACITY_TURNS)]
-        self._capacity = float(np.median([turn.load.rate for turn in at_capacity]))
-        sweep: dict[float, list[Turn]] = {factor: [] for factor in FACTORS}
+        self._capacity = _goodput(at_capacity)
+        sweep: dict[float, list[Load]] = {factor: [] for factor in FACTORS}
         for number in range(ROUNDS):
             for factor in FACTORS if number % 2 == 0 else reversed(FACTORS):
                 sweep[factor].append(self._open(factor, SECONDS))
@@ -64,32 +55,30 @@ class Overload:
         long = self._open(2.0, LONG_SECONDS)
         after = status("VmRSS", self._server.pid)
         half.append(self._open(0.5, SECONDS))
-        saturated = [*at_capacity, *(turn for factor in FACTORS if factor > 1 for turn in sweep[factor]), long]
+        saturated = [*at_capacity, *(load for factor in FACTORS if factor > 1 for load in sweep[factor]), long]
         return [
-            self._closed_loop([turn.load for turn in at_capacity], sweep),
-            *(self._swept(factor, [turn.load for turn in turns]) for factor, turns in sweep.items()),
-            *self._at_twice(long.load, sweep, [turn.load for turn in half]),
+            self._closed_loop(at_capacity, sweep),
+            *(self._swept(factor, loads) for factor, loads in sweep.items()),
+            *self._at_twice(long, sweep, half),
             self._memory(after, before),
             self._refusal(saturated),
         ]
 
-    def _closed(self, seconds: float) -> Turn:
-        return self._timed(lambda: closed(self._server.port, self._requests, CONNECTIONS, seconds))
+    def _closed(self, seconds: float) -> Load:
+        return self._checked(closed(self._server.port, self._requests, CONNECTIONS, seconds, self._server.cpu_seconds))
 
-    def _open(self, factor: float, seconds: float) -> Turn:
+    def _open(self, factor: float, seconds: float) -> Load:
         stream = Stream(self._requests, factor * self._capacity, seed=next(self._seeds))
-        return self._timed(lambda: open_loop(self._server.port, stream, seconds))
+        return self._checked(open_loop(self._server.port, stream, seconds, self._server.cpu_seconds))
 
-    def _timed(self, run: Callable[[], Load]) -> Turn:
-        before = self._server.cpu_seconds()
-        load = run()
+    def _checked(self, load: Load) -> Load:
         if unexpected := set(load.statuses) - {200, 429}:
             raise SystemExit(f"{self._kind}: unexpected statuses {unexpected} in {load.statuses}")
-        return Turn(load, self._server.cpu_seconds() - before)
+        return load
 
-    def _closed_loop(self, loads: list[Load], sweep: dict[float, list[Turn]]) -> Result:
+    def _closed_loop(self, loads: list[Load], sweep: dict[float, list[Load]]) -> Result:
         """Far from 1x: the factors of the sweep are not multiples of what the worker can answer."""
-        best = max(_goodput([turn.load for turn in turns]) for turns in sweep.values())
+        best = max(_goodput(swept) for swept in sweep.values())
         claim = f"{self._kind}: capacity (closed loop, {CONNECTIONS} connections), against the best goodput of the sweep"
         shown = f"{self._capacity:,.0f}/s; {_described(loads)}", f"{best:,.0f}/s"
         return Result(claim, *shown, self._capacity / best, "", True)
@@ -99,9 +88,9 @@ class Overload:
         claim = f"{self._kind}, {factor:g}x the capacity offered: answers per second, against requests per second"
         return Result(claim, f"{goodput:,.0f}/s; {_described(loads)}", f"{offered:,.0f}/s", goodput / offered, "", True)
 
-    def _at_twice(self, long: Load, sweep: dict[float, list[Turn]], half: list[Load]) -> list[Result]:
+    def _at_twice(self, long: Load, sweep: dict[float, list[Load]], half: list[Load]) -> list[Result]:
         at = f"{self._kind}, 2x the capacity offered for {LONG_SECONDS:.0f} s"
-        goodputs = {factor: _goodput([turn.load for turn in turns]) for factor, turns in sweep.items()}
+        goodputs = {factor: _goodput(loads) for factor, loads in sweep.items()}
         best_at = max(goodputs, key=lambda factor: goodputs[factor])
         best, p99 = goodputs[best_at], long.quantile(0.99)
         usual, share = _p99(half), long.refused / sum(long.statuses.values())
@@ -125,13 +114,13 @@ class Overload:
         claim = f"{self._kind}: resident memory of the worker after that, against before"
         return _at_most(claim, f"{after / 1e6:.0f} MB", f"{before / 1e6:.0f} MB", after / before, MEMORY_BAR)
 
-    def _refusal(self, saturated: Sequence[Turn]) -> Result:
+    def _refusal(self, saturated: Sequence[Load]) -> Result:
         """CPU time = answers * cost of an answer + refusals * cost of a refusal, fitted over runs of a saturated worker.
 
         Runs below the capacity are left out: a worker with little to do merges fewer requests, and an answer costs more.
         """
-        counts = np.array([[turn.load.statuses.get(200, 0), turn.load.refused] for turn in saturated], dtype=float)
-        cpu = np.array([turn.cpu_seconds for turn in saturated])
+        counts = np.array([[load.statuses.get(200, 0), load.refused] for load in saturated], dtype=float)
+        cpu = np.array([load.cpu_seconds for load in saturated])
         answer, refusal = np.linalg.lstsq(counts, cpu, rcond=None)[0]
         residual = float(np.abs(counts @ [answer, refusal] - cpu).max() / cpu.max())
         claim = f"{self._kind}: CPU time of the worker per refusal, against per answer"
@@ -153,9 +142,10 @@ def _p99(loads: list[Load]) -> float:
 
 def _described(loads: list[Load]) -> str:
     """Medians over the runs; refusals and what waited in the generator are sums."""
+    cores = float(np.median([load.cpu_seconds / load.seconds for load in loads]))
     p50, p99 = (float(np.median([load.quantile(share) for load in loads])) for share in (0.5, 0.99))
     refused, requests = sum(load.refused for load in loads), sum(sum(load.statuses.values()) for load in loads)
-    text = f"p50 {duration(p50)}, p99 {duration(p99)}; {refused / requests:.1%} refused"
+    text = f"p50 {duration(p50)}, p99 {duration(p99)}; {cores:.2f} cores; {refused / requests:.1%} refused"
     if refused:
         late = np.concatenate([load.refused_latencies for load in loads])
         text += f" (p50 {duration(float(np.median(late)))}, p99 {duration(float(np.quantile(late, 0.99)))})"

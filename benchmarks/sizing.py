@@ -28,7 +28,7 @@ from training import datasets
 
 SECONDS, CONNECTIONS, LOOK_SECONDS = 10.0, 64, 0.2
 CALLERS = 16
-"""Without a pause; of many more, a worker that runs late takes some only (SGF_LATE_INFLIGHT)."""
+"""Connections of a closed loop: enough to use all of the worker, too few for a queue."""
 
 
 def main() -> None:
