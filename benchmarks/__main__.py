@@ -1,6 +1,6 @@
 """Runs the contests of all rooms, or of those named, and writes docs/benchmarks.md and .json; exits 1 if a bar is missed.
 
-python -m benchmarks [sgformer] [model_store] [training] [service] [caching] [overload] [startup] [retraining]
+python -m benchmarks [ROOM ...]      the rooms are the keys of ROOMS
 """
 
 from __future__ import annotations
@@ -18,7 +18,20 @@ import numpy
 import torch
 import torch_geometric
 
-from benchmarks import caching, http, mathematics, overload, retraining, startup, store, training
+from benchmarks import (
+    ablation,
+    caching,
+    concurrency,
+    generators,
+    http,
+    mathematics,
+    mixed,
+    overload,
+    retraining,
+    startup,
+    store,
+    training,
+)
 from benchmarks.peer import CLASSES, HIDDEN, LAYERS
 from benchmarks.result import Result
 
@@ -29,7 +42,11 @@ ROOMS: dict[str, tuple[Callable[[], list[Result]], ...]] = {
     "training": training.CONTESTS,
     "service": http.CONTESTS,
     "caching": caching.CONTESTS,
+    "generators": generators.CONTESTS,
+    "concurrency": concurrency.CONTESTS,
     "overload": overload.CONTESTS,
+    "mixed": mixed.CONTESTS,
+    "ablation": ablation.CONTESTS,
     "startup": startup.CONTESTS,
     "retraining": retraining.CONTESTS,
 }
@@ -56,8 +73,35 @@ the logits of known nodes from the snapshot), and environments of their own; no 
 rounds.""",
     "caching": """One worker, 16 connections; a few hundred questions again and again, so that every look-up hits, or ten
 thousand in turn and a cache that is too small for them, so that none does. Redis runs on the same two cores.""",
-    "overload": """One worker; requests leave at a given rate over 64 connections from another process on the same two cores.
-A latency counts from the moment that a request is sent.""",
+    "generators": """The rooms below send their load with `benchmarks/load.py`. In a closed loop every connection sends its
+next request as soon as the last one is answered. In an open loop every request has an intended time, at a constant rate or
+as a Poisson process, and its latency counts from that time, also while the request waits for an idle connection: a server
+that stalls does not slow down its own measurement (coordinated omission). Connections are opened before the run; requests
+that are due are sent once per millisecond, so that a latency includes up to 1 ms of the generator. This table compares the
+closed loop with h2load, a generator in C, on one worker and in turns.""",
+    "concurrency": """One worker, single known nodes, closed loop: every connection sends again as soon as it is answered, or
+refused, without a pause. Turns of 3 s with different numbers of connections follow each other, over five rounds. A turn
+starts once the server has accepted all connections. The capacity is the goodput with 64 connections; with N connections and
+no refusals the mean latency is N / capacity. The empty FastAPI endpoint has no admission: it shows what uvicorn and the
+generator make of as many connections.""",
+    "overload": """One worker, open loop, Poisson arrivals, up to 3,500 connections, generator on the same two cores. The
+capacity is the goodput of a closed loop with 64 connections. The sweep of offered rates runs twice, 15 s for each rate, up
+and then down; the run at 2x lasts 60 s. Goodput counts answers with status 200 only. Memory is compared after the sweep,
+when the worker has had as many connections, and after those 60 s. The CPU time of a refusal comes from a fit over all runs
+at or above the capacity: user and system time of the worker = answers x cost of an answer + refusals x cost of a refusal.
+What the kernel does for a packet in the context of the generator is not in it. "Cores" is the CPU time of the worker per
+second: below 1 at or above the capacity, other processes took its time.""",
+    "mixed": """One worker, debian_trixie (68,820 nodes) with 3 GCN layers. Known nodes and ordinary new nodes (5 neighbours,
+each of a degree of at most 5) are requested at half of the rate that 16 connections get in a closed loop, one kind at a
+time; open loop, Poisson arrivals. Beside them, 10 requests per second ask for an exact new node that is linked to the
+largest hub. Turns of 10 s with and without those alternate, five rounds, with the same arrivals; medians of their
+quantiles.""",
+    "ablation": """One worker with the service's HTTP protocol, with that protocol without one of its parts, and with plain
+uvicorn, in turns. Queue: 100 known nodes, open loop, 10 s; an answer that comes later than 0.5 s after the intended time of
+its request counts as useless. Coalescing: head and body of an answer in one packet. Timers: of 200 clients a quarter each
+send nothing, part of a head, a head without its body, and part of a body; counted are the connections that are open and
+without an answer after 13 s. Last request: 20 keep-alive clients send every 50 ms and do not watch idle connections, while
+the server is stopped by SIGTERM and started again; a connection that cannot be opened is not counted.""",
     "startup": """From starting `sgf-serve` to its first answer, and in brackets the steps, each measured by itself in a
 process of its own; `verify` reads every byte. Private memory is anonymous memory (RssAnon).""",
     "retraining": """One worker and its own job (20,000 nodes, 200,000 edges, one thread, idle priority); the load comes from

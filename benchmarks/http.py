@@ -51,7 +51,7 @@ def predict() -> list[Result]:
     results = []
     with tempfile.TemporaryDirectory() as root, ExitStack() as stack:
         small, large = (publish(f"{root}/{nodes}", nodes) for nodes in (SMALL, LARGE))
-        floor, plain = (stack.enter_context(_floor(name, large)) for name in ("floor", "plain"))
+        empty, plain = (stack.enter_context(floor(name, large)) for name in ("floor", "plain"))
         ours, ours_small = (stack.enter_context(service(store)) for store in (large, small))
         peers = {name: stack.enter_context(peer(name, large)) for name in PEERS}
         for claim, bodies, bar in (
@@ -60,7 +60,7 @@ def predict() -> list[Result]:
             (f"exact new node, degree {DEGREE}, 2 layers, N = {LARGE:,}", new(LARGE), 0.4),
         ):
             check_agreement(plain, (ours, *peers.values()), bodies[0])
-            found = take_turns({"ours": ours, "floor": floor, "plain": plain, **peers}, bodies)
+            found = take_turns({"ours": ours, "floor": empty, "plain": plain, **peers}, bodies)
             results.append(_at_least(f"{claim}: against the empty endpoint", found["ours"], found["floor"], bar))
             results.append(_at_least(f"{claim}: against a plain FastAPI handler", found["ours"], found["plain"], None))
             results += [_at_least(f"{claim}: against {name}", found["ours"], found[name], None) for name in peers]
@@ -134,19 +134,25 @@ def publish(store: str, nodes: int) -> str:
 
 
 @contextmanager
-def service(store: str, own_session: bool = True, **settings: str) -> Iterator[Server]:
-    """`sgf-serve` with everything on but the cache, which would answer instead of the engine; its log goes nowhere."""
+def service(store: str, own_session: bool = True, protocol: str = "", **settings: str) -> Iterator[Server]:
+    """`sgf-serve` with everything on but the cache, which would answer instead of the engine; its log goes nowhere.
+
+    Args:
+        protocol: MODULE:CLASS of an HTTP protocol to use in place of the service's own.
+    """
     port = free_port()
     environ = (
         dict(os.environ) | {"SGF_CACHE_BYTES": "0"} | {f"SGF_{name.upper()}": value for name, value in settings.items()}
     )
-    command = [sys.executable, "-m", "service", "--store", store, "--port", str(port)]
+    program = ["benchmarks.launcher", protocol] if protocol else ["service"]
+    command = [sys.executable, "-m", *program, "--store", store, "--port", str(port)]
     with running(command, port, environ, own_session=own_session) as found:
         yield found
 
 
 @contextmanager
-def _floor(name: str, store: str) -> Iterator[Server]:
+def floor(name: str, store: str) -> Iterator[Server]:
+    """A server of `benchmarks.http_floors`: "floor" or "plain"."""
     port = free_port()
     with running([sys.executable, "-m", "benchmarks.http_floors", name, str(port), store], port, dict(os.environ)) as found:
         yield found

@@ -1,20 +1,40 @@
-"""A load of HTTP requests from one process: bare connections, prepared bytes. The generator is not what is measured."""
+"""A load generator for HTTP in one process: bare connections, prepared bytes.
+
+closed      every connection sends its next request as soon as the last one is answered: measures capacity
+open_loop   every request has an intended time, which does not depend on the server: measures latency at a rate
+
+In an open loop a latency counts from the intended time. A generator that counts from the time of sending, or that sends
+less while the server is slow, leaves out the requests that would have waited (coordinated omission).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+import resource
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import uvloop
 
+Result = TypeVar("Result")
+Clock = Callable[[], float]
+"""For example the CPU time of the server. Opening and closing connections is not in what a run counts."""
 LATE_SECONDS = 5.0
-"""How long answers are waited for after the last request was sent."""
+"""How long the generator waits for answers after the last intended time. What is missing then has status 0."""
+TICK_SECONDS = 0.001
+"""Requests that are due are sent once per tick: uvloop has no shorter timers. A latency includes up to one tick."""
+MAX_CONNECTIONS = 3500
+"""A worker of the service takes 4,096 (SGF_MAX_CONNECTIONS)."""
+ROTATION_SECONDS = 2.0
+"""Idle connections are used in turn, each about once in this time: a server closes those that are idle for longer."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +45,52 @@ class Load:
     latencies: np.ndarray
     """Of the requests that were answered with 200."""
     statuses: dict[int, int]
+    """Of all requests. 0: the connection was lost, or no answer came."""
     refused_latencies: np.ndarray
+    answered_in_time: int
+    """With 200, before the run ended."""
+    waited: int = 0
+    """Requests whose intended time came while no connection was idle."""
+    lag: float = 0.0
+    """p99 of how late the generator itself was, in seconds: above a few ticks it is the generator that is measured."""
+    cpu_seconds: float = 0.0
+    """What the caller's clock counted from the first request to the last answer."""
 
     @property
     def rate(self) -> float:
-        """Answers per second."""
-        return len(self.latencies) / self.seconds
+        """Answers per second (goodput)."""
+        return self.answered_in_time / self.seconds
+
+    @property
+    def refused(self) -> int:
+        return self.statuses.get(429, 0)
 
     def quantile(self, share: float) -> float:
         return float(np.quantile(self.latencies, share)) if len(self.latencies) else float("nan")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Requests at a constant rate, or as a Poisson process if there is a seed."""
+
+    requests: Sequence[bytes]
+    rate: float
+    seed: int | None = None
+    connections: int = 0
+    """0: as many as the rate needs."""
+
+    def intended_times(self, seconds: float) -> list[float]:
+        """From the start of the run, in ascending order."""
+        count = round(self.rate * seconds)
+        if self.seed is None:
+            times = np.arange(count) / self.rate
+        else:  # of a Poisson process with so many arrivals: they are uniform
+            times = np.sort(np.random.default_rng(self.seed).uniform(0, seconds, count))
+        return [float(moment) for moment in times]
+
+    @property
+    def pool_size(self) -> int:
+        return self.connections or min(MAX_CONNECTIONS, max(16, round(ROTATION_SECONDS * self.rate)))
 
 
 def request(body: bytes, path: str = "/predict", port: int = 80) -> bytes:
@@ -41,69 +98,171 @@ def request(body: bytes, path: str = "/predict", port: int = 80) -> bytes:
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def closed(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Load:
-    """Every connection asks again as soon as it is answered."""
-    return uvloop.run(_run(port, requests, connections, seconds, None))
+def closed(port: int, requests: Sequence[bytes], connections: int, seconds: float, clock: Clock = float) -> Load:
+    """Every connection sends its next request as soon as the last one is answered, or refused."""
+    return _run(_closed(port, requests, connections, seconds, clock))
 
 
-def open_loop(port: int, requests: Sequence[bytes], connections: int, seconds: float, rate: float) -> Load:
-    """Requests leave at a given rate, as far as a connection is free; a latency counts from the moment that one was sent."""
-    return uvloop.run(_run(port, requests, connections, seconds, rate))
+def open_loop(port: int, stream: Stream, seconds: float, clock: Clock = float) -> Load:
+    return side_by_side(port, [stream], seconds, clock)[0]
 
 
-async def _run(port: int, requests: Sequence[bytes], connections: int, seconds: float, rate: float | None) -> Load:
-    loop = asyncio.get_running_loop()
-    seen: list[tuple[int, float]] = []
-    turns = itertools.cycle(requests)
-    callers = [Caller(turns, seen, again=rate is None) for _ in range(connections)]
-    for one in callers:
-        await loop.create_connection(lambda one=one: one, "127.0.0.1", port)  # type: ignore[misc]  # bound now
-    start = time.perf_counter()
-    if rate is None:
-        for one in callers:
-            one.ask()
-        await asyncio.sleep(seconds)
-    else:
-        await _ask_at_rate(callers, start, seconds, rate)
-    elapsed = time.perf_counter() - start
-    found = list(seen)
-    for one in callers:
-        one.again = False
-    await asyncio.wait_for(asyncio.gather(*(one.idle() for one in callers)), LATE_SECONDS)
-    for one in callers:
-        one.close()
-    good, bad = ([took for status, took in found if (status == 200) is fine] for fine in (True, False))
-    return Load(elapsed, np.array(good), dict(Counter(status for status, _ in found)), np.array(bad))
+def side_by_side(port: int, streams: Sequence[Stream], seconds: float, clock: Clock = float) -> list[Load]:
+    """Several streams at once, each with connections of its own."""
+    return _run(_open(port, streams, seconds, clock))
 
 
-async def _ask_at_rate(callers: Sequence[Caller], start: float, seconds: float, rate: float) -> None:
-    asked, turn = 0, deque(callers)  # in turn: a connection that nobody uses would be closed
-    while (now := time.perf_counter() - start) < seconds:
-        for _ in callers:
-            if asked >= now * rate:
-                break
-            if turn[0].free:
-                turn[0].ask()
-                asked += 1
-            turn.rotate(-1)
-        asked = max(asked, int(now * rate) - len(callers))  # what no connection was free for is not made up for later
-        await asyncio.sleep(0.001)  # of less uvloop makes nothing, and this would spin beside the server
+def _run(load: Coroutine[Any, Any, Result]) -> Result:
+    hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))  # every connection is an open file
+    gc.disable()  # a pass over all that was seen would delay requests
+    try:
+        return uvloop.run(load)
+    finally:
+        gc.enable()
 
 
-class Caller(asyncio.Protocol):
-    """One connection, one question at a time."""
+async def _closed(port: int, requests: Sequence[bytes], connections: int, seconds: float, clock: Clock) -> Load:
+    pool = Pool(port, requests)
+    await pool.open(connections)
+    clock_start = clock()
+    pool.again, start = True, time.perf_counter()
+    for connection in pool.take_idle():
+        connection.send(time.perf_counter())
+    await asyncio.sleep(seconds)
+    end = time.perf_counter()
+    pool.again = False
+    await pool.drain()
+    return pool.load(start, end, clock() - clock_start)
 
-    def __init__(self, turns: Iterator[bytes], seen: list[tuple[int, float]], again: bool) -> None:
-        self._turns, self._seen, self.again = turns, seen, again
-        self.free = True
+
+async def _open(port: int, streams: Sequence[Stream], seconds: float, clock: Clock) -> list[Load]:
+    pools = [Pool(port, stream.requests) for stream in streams]
+    times = [stream.intended_times(seconds) for stream in streams]
+    for pool, stream in zip(pools, streams, strict=True):
+        await pool.open(stream.pool_size)
+    clock_start, start = clock(), time.perf_counter()
+    await asyncio.gather(*(pool.send_at(start, due) for pool, due in zip(pools, times, strict=True)))
+    await asyncio.sleep(start + seconds - time.perf_counter())
+    await asyncio.gather(*(pool.drain() for pool in pools))
+    cpu_seconds = clock() - clock_start
+    return [pool.load(start, start + seconds, cpu_seconds) for pool in pools]
+
+
+def accept_queue(port: int) -> int:
+    """Connections to a listening port of this machine that the server has not accepted yet."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    listening = [row for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
+    return sum(int(row[4].partition(":")[2], 16) for row in listening)
+
+
+class Pool:
+    """Connections to one server, and what was seen on them."""
+
+    def __init__(self, port: int, requests: Sequence[bytes]) -> None:
+        self._port, self.turns = port, itertools.cycle(requests)
+        self.again = False
+        """In a closed loop: a connection sends as soon as it can."""
+        self._idle: deque[Connection] = deque()
+        self._due: deque[float] = deque()
+        self._waited, self.in_flight = 0, set[Connection]()
+        self._lags: list[float] = []
+        self._reopening = set[asyncio.Task[None]]()
+        self.seen: list[tuple[int, float, float]] = []
+        """Status, intended time, time of the answer."""
+
+    async def open(self, count: int) -> None:
+        """Returns once the server has accepted all of them.
+
+        uvloop accepts one connection per turn of its event loop: under load, the rest would wait for seconds.
+        """
+        for _ in range(count):
+            await self._connect()
+        async with asyncio.timeout(LATE_SECONDS):
+            while accept_queue(self._port):
+                await asyncio.sleep(0.005)
+
+    async def send_at(self, start: float, times: Sequence[float]) -> None:
+        sent = 0
+        while sent < len(times):
+            now = time.perf_counter() - start
+            if times[sent] <= now:
+                self._lags.append(now - times[sent])
+            while sent < len(times) and times[sent] <= now:
+                self._send(start + times[sent])
+                sent += 1
+            await asyncio.sleep(TICK_SECONDS)
+
+    def release(self, connection: Connection) -> None:
+        """A connection is new, or its request is answered."""
+        if self.again:
+            connection.send(time.perf_counter())
+        elif self._due:
+            connection.send(self._due.popleft())
+        else:
+            self._idle.append(connection)
+
+    def lost(self, connection: Connection) -> None:
+        """The server closed a connection: another one takes its place."""
+        if connection in self._idle:
+            self._idle.remove(connection)
+        task = asyncio.ensure_future(self._reopen())
+        self._reopening.add(task)
+        task.add_done_callback(self._reopening.discard)
+
+    def take_idle(self) -> list[Connection]:
+        idle, self._idle = list(self._idle), deque()
+        return idle
+
+    async def drain(self) -> None:
+        end = time.perf_counter() + LATE_SECONDS
+        while (self.in_flight or self._due) and time.perf_counter() < end:
+            await asyncio.sleep(0.01)
+        late = [connection.intended for connection in self.in_flight] + list(self._due)
+        self.seen += [(0, intended, time.perf_counter()) for intended in late]
+        for connection in [*self._idle, *self.in_flight]:
+            connection.close()
+
+    def load(self, start: float, end: float, cpu_seconds: float) -> Load:
+        good, bad = ([seen for seen in self.seen if (seen[0] == 200) is fine] for fine in (True, False))
+        latencies, refused = (np.array([done - intended for _, intended, done in some]) for some in (good, bad))
+        in_time = sum(done <= end for _, _, done in good)
+        statuses = dict(Counter(status for status, _, _ in self.seen))
+        lag = float(np.quantile(self._lags, 0.99)) if self._lags else 0.0
+        return Load(end - start, latencies, statuses, refused, in_time, self._waited, lag, cpu_seconds)
+
+    async def _reopen(self) -> None:
+        with suppress(OSError):  # the server is gone: what is due then has status 0
+            await self._connect()
+
+    async def _connect(self) -> None:
+        await asyncio.get_running_loop().create_connection(lambda: Connection(self), "127.0.0.1", self._port)
+
+    def _send(self, intended: float) -> None:
+        if self._idle:
+            self._idle.popleft().send(intended)
+        else:
+            self._waited += 1
+            self._due.append(intended)
+
+
+class Connection(asyncio.Protocol):
+    """One request at a time."""
+
+    intended = 0.0
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool, self._open = pool, True
         self._received, self._expected = b"", 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: Any = transport
+        self._pool.release(self)
 
-    def ask(self) -> None:
-        self.free, self._asked = False, time.perf_counter()
-        self._transport.write(next(self._turns))
+    def send(self, intended: float) -> None:
+        self.intended = intended
+        self._pool.in_flight.add(self)
+        self._transport.write(next(self._pool.turns))
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -115,19 +274,20 @@ class Caller(asyncio.Protocol):
             place = head.index(b"content-length:") + 15
             self._expected = end + 4 + int(head[place : head.index(b"\r\n", place)])
         if len(self._received) >= self._expected:
-            self._seen.append((int(self._received[9:12]), time.perf_counter() - self._asked))
-            self.free, self._received, self._expected = True, b"", 0
-            if self.again:
-                self.ask()
+            self._done(int(self._received[9:12]))
+            self._received, self._expected = b"", 0
+            self._pool.release(self)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        if not self.free:
-            self._seen.append((0, time.perf_counter() - self._asked))
-            self.free = True
-
-    async def idle(self) -> None:
-        while not self.free:
-            await asyncio.sleep(0.01)
+        if self._open:
+            if self in self._pool.in_flight:
+                self._done(0)
+            self._pool.lost(self)
 
     def close(self) -> None:
+        self._open = False
         self._transport.close()
+
+    def _done(self, status: int) -> None:
+        self._pool.in_flight.discard(self)
+        self._pool.seen.append((status, self.intended, time.perf_counter()))

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.contest import duration
 from benchmarks.http import known, publish, service
-from benchmarks.load import Load, open_loop
+from benchmarks.load import Load, Stream, open_loop
 from benchmarks.result import Result
 
 SECONDS, ROUNDS, CONNECTIONS, RATE = 4.0, 9, 16, 300.0
@@ -35,13 +35,13 @@ def retraining() -> list[Result]:
             service(store, own_session=False, **settings) as server,
             httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client,
         ):
-            asked = server.requests(known(10))
-            open_loop(server.port, asked, CONNECTIONS, 2.0, RATE)
+            asked = Stream(server.requests(known(10)), RATE, connections=CONNECTIONS)
+            open_loop(server.port, asked, 2.0)
             quiet, busy = [], []
             for _ in range(ROUNDS):
-                quiet.append(open_loop(server.port, asked, CONNECTIONS, SECONDS, RATE))
+                quiet.append(open_loop(server.port, asked, SECONDS))
                 job = _training(client)
-                busy.append(open_loop(server.port, asked, CONNECTIONS, SECONDS, RATE))
+                busy.append(open_loop(server.port, asked, SECONDS))
                 _stop(client, job)
     ratio = _p99(busy) / _p99(quiet)
     fine = all(set(load.statuses) == {200} for load in busy)

@@ -6,7 +6,6 @@ python -m benchmarks.sizing trains the demo, loads one worker of the service wit
 from __future__ import annotations
 
 import json
-import os
 import re
 import resource
 import statistics
@@ -16,21 +15,20 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from urllib.request import urlopen
 
 import numpy as np
 
 from benchmarks.contest import duration
 from benchmarks.http import service
-from benchmarks.load import Load, closed, open_loop
+from benchmarks.load import Load, Stream, closed, open_loop
 from benchmarks.memory import status
 from benchmarks.servers import Server, descendants
 from training import datasets
 
 SECONDS, CONNECTIONS, LOOK_SECONDS = 10.0, 64, 0.2
 CALLERS = 16
-"""Without a pause; of many more, a worker that runs late takes some only (SGF_LATE_INFLIGHT)."""
+"""Connections of a closed loop: enough to use all of the worker, too few for a queue."""
 
 
 def main() -> None:
@@ -56,7 +54,7 @@ def main() -> None:
 
 
 def at_rate(server: Server, requests: list[bytes], rate: float) -> Callable[[], Load]:
-    return lambda: open_loop(server.port, requests, CONNECTIONS, SECONDS, rate)
+    return lambda: open_loop(server.port, Stream(requests, rate, connections=CONNECTIONS), SECONDS)
 
 
 def at_once(server: Server, requests: list[bytes]) -> Callable[[], Load]:
@@ -64,10 +62,10 @@ def at_once(server: Server, requests: list[bytes]) -> Callable[[], Load]:
 
 
 def row(claim: str, server: Server, load: Callable[[], Load]) -> None:
-    before = cpu_seconds(server.pid)
+    before = server.cpu_seconds()
     with in_hand(server.port) as looks:
         found = load()
-    cores = (cpu_seconds(server.pid) - before) / found.seconds
+    cores = (server.cpu_seconds() - before) / found.seconds
     if set(found.statuses) != {200}:
         raise SystemExit(f"{claim}: answered {found.statuses}")
     times = " | ".join(duration(found.quantile(share)) for share in (0.5, 0.99))
@@ -92,12 +90,6 @@ def in_hand(port: int) -> Iterator[list[float]]:
     finally:
         done.set()
         thread.join()
-
-
-def cpu_seconds(pid: int) -> float:
-    """Of all of its threads."""
-    user, system = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def memory(pid: int) -> str:

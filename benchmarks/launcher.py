@@ -1,0 +1,25 @@
+"""`sgf-serve` with another HTTP protocol.
+
+python -m benchmarks.launcher MODULE:CLASS [flags of sgf-serve]
+
+Imports no part of the service but its command: what the protocol needs is imported where uvicorn loads it by its name.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import uvicorn
+
+from service.__main__ import main
+
+if __name__ == "__main__":
+    protocol, *arguments = sys.argv[1:]
+    run = uvicorn.run
+
+    def run_with_protocol(application: str, **options: Any) -> None:
+        run(application, **(options | {"http": protocol}))
+
+    uvicorn.run = run_with_protocol  # type: ignore[assignment]  # called like this
+    sys.exit(main(arguments))
