@@ -41,10 +41,8 @@ class Request(Protocol):
 
     arrived: float
     """On the event loop's clock."""
-
-    @property
-    def is_gone(self) -> bool:
-        """The client has closed the connection."""
+    is_gone: bool
+    """The client has closed the connection."""
 
     def start(self, place: Place) -> None: ...
 
@@ -52,6 +50,12 @@ class Request(Protocol):
 
 
 class Connection(Protocol):
+    deadline: float
+    """On the event loop's clock."""
+
+    def time_out(self) -> None:
+        """The deadline has passed."""
+
     def cut_off(self, refusal: Refusal) -> None:
         """Gives up what the connection holds: the body that it sends, or the answer that it does not read."""
 
@@ -59,10 +63,11 @@ class Connection(Protocol):
 class Place:
     """A running request's place in its lane. Releasing it a second time has no effect."""
 
-    __slots__ = ("_lane", "arrived")
+    __slots__ = ("_lane",)
 
-    def __init__(self, lane: Lane | None, arrived: float) -> None:
-        self._lane, self.arrived = lane, arrived
+    def __init__(self, lane: Lane | None) -> None:
+        """Without a lane there is nothing to release."""
+        self._lane = lane
 
     def release(self) -> None:
         lane, self._lane = self._lane, None
@@ -107,7 +112,7 @@ class Lane:
 
     def _start(self, request: Request) -> None:
         self._running += 1
-        request.start(Place(self, request.arrived))
+        request.start(Place(self))
 
     def _start_waiting(self) -> None:
         self._scheduled = False
@@ -130,12 +135,13 @@ class Lane:
             self._timer, self._rate, self.newest_first = None, 0.0, False
 
     def _refuse_until(self, arrived: float) -> None:
+        waited = PATIENCE * self._max_seconds
+        refusal = overloaded(f"{self.depth} requests wait or run, and this one has waited for {waited:g} s")
         while self._waiting and self._waiting[0].arrived <= arrived:
             request = self._waiting.popleft()
             if not request.is_gone:
                 self._metrics.turned_away("queue")
-                waited = PATIENCE * self._max_seconds
-                request.refuse(overloaded(f"{self.depth} requests wait or run, and this one has waited for {waited:g} s"))
+                request.refuse(refusal)
 
 
 class Admission:
@@ -144,6 +150,7 @@ class Admission:
         self.answers = Lane(ANSWER_LIMIT, settings.max_queue_seconds, metrics)
         self.pages = Lane(PAGE_LIMIT, settings.max_queue_seconds, metrics)
         self.max_connections = settings.max_connections
+        self._connections: set[Connection] = set()
         self.held_bytes = 0
         """Of received bodies and unsent answers."""
         self._held: dict[Connection, int] = {}
@@ -152,6 +159,21 @@ class Admission:
     @property
     def depth(self) -> int:
         return self.answers.depth + self.pages.depth
+
+    def connect(self, connection: Connection) -> bool:
+        """False if there are too many connections."""
+        self._connections.add(connection)
+        return len(self._connections) <= self.max_connections
+
+    def disconnect(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self.hold(connection, 0)
+
+    def sweep(self) -> None:
+        """Times out connections. Called every tenth of a second: a timer for each request would cost more."""
+        now = asyncio.get_running_loop().time()
+        for connection in [connection for connection in self._connections if connection.deadline < now]:
+            connection.time_out()
 
     def check_rate(self, key: str | None) -> None:
         """A token bucket per key that holds one second's worth of requests. Raises Refusal (429)."""

@@ -31,6 +31,8 @@ from service.settings import REMOVED, Settings
 LOG = logging.getLogger("service.app")
 BOOKING_SECONDS = 0.1
 M_MMAP_THRESHOLD = -3
+GC_THRESHOLDS = 20_000, 50, 50
+"""Requests leave hardly any cycles behind, and with thousands of connections a full collection takes milliseconds."""
 
 
 def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gateway:
@@ -42,7 +44,8 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
     log = logs.AccessLog(writer if settings.access_log else None)
 
     def book() -> None:
-        """Metrics and log lines of many requests at once: for each request it would cost as much as its answer."""
+        """What is done for many requests at once: for each request it would cost as much as its answer."""
+        admission.sweep()
         metrics.queue_depth.set(admission.depth + batcher.depth)
         metrics.buffered.set(admission.held_bytes)
         metrics.book(log.dropped_lines)
@@ -62,6 +65,7 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
             attendant.start()
         gc.collect()
         gc.freeze()  # what was imported and loaded stays: no collection needs to walk over it again
+        gc.set_threshold(*GC_THRESHOLDS)
         try:
             yield
         finally:

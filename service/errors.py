@@ -53,10 +53,16 @@ LONGEST_MESSAGE, LONGEST_DETAIL = 400, 200
 class Refusal(Exception):  # noqa: N818  # not an error of ours
     """Says in one sentence what was wrong and what was expected."""
 
-    def __init__(self, code: str, message: str, *, headers: Mapping[str, str] | None = None, **details: Any) -> None:
+    reply: Any = None
+    """Its encoded form, once there is one."""
+
+    def __init__(
+        self, code: str, message: str, *, headers: Mapping[str, str] | None = None, closes: bool = False, **details: Any
+    ) -> None:
+        """`closes`: the connection cannot be used after this answer."""
         super().__init__(_shortened(message, LONGEST_MESSAGE))
         self.code = code
-        self.status = STATUS[code]
+        self.status, self.closes = STATUS[code], closes
         self.details = {name: _shortened(value, LONGEST_DETAIL) for name, value in details.items()}
         self.headers = dict(headers or {})
         if self.status in (429, 503):

@@ -6,11 +6,12 @@ import asyncio
 import gzip
 import random
 import re
+import time
 import zlib
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
+from urllib.parse import unquote
 
 import orjson
 
@@ -37,28 +38,90 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
     error: str | None = None
     """The code of the error, for the log."""
+    head_bytes: bytes = b""
+    """Of a refusal: its head as it is sent."""
 
     @classmethod
     def refused(cls, refusal: Refusal) -> Reply:
-        return cls(refusal.status, orjson.dumps(refusal.body(), default=str), headers=refusal.headers, error=refusal.code)
+        """The same for the same refusal: in an overload one refusal is sent to many."""
+        if refusal.reply is None:
+            content = orjson.dumps(refusal.body(), default=str)
+            refusal.reply = cls(refusal.status, content, headers=refusal.headers, error=refusal.code)
+            refusal.reply.head_bytes = b"".join([b"%b: %b\r\n" % pair for pair in refusal.reply.head])
+        reply: Reply = refusal.reply
+        return reply
 
-    @cached_property
+    @property
     def head(self) -> list[tuple[bytes, bytes]]:
         """Its headers, as they are sent."""
         sent = {"content-type": self.media_type, "content-length": str(len(self.content))} | self.headers
         return [(name.encode(), value.encode()) for name, value in sent.items()]
 
 
+class Connection(Protocol):
+    """What a request needs of the connection that it came on."""
+
+    client: tuple[str, int] | None
+
+    def start(self, request: Request, place: Place) -> None: ...
+
+    def refuse(self, request: Request, refusal: Refusal) -> None: ...
+
+
+class Request:
+    """A request whose head is complete. Made for every request, so it holds little and computes what it can later."""
+
+    __slots__ = (
+        "_id", "arrived", "body", "connection", "expects_continue", "headers", "is_complete", "is_gone", "is_refused",
+        "keep_alive", "key", "method", "named", "path", "place", "started", "target", "version",
+    )  # fmt: skip
+    place: Place
+
+    def __init__(
+        self,
+        connection: Connection,
+        method: str,
+        target: bytes,
+        version: str,
+        headers: list[tuple[bytes, bytes]],
+        keep_alive: bool,
+        expects_continue: bool,
+    ) -> None:
+        self.connection, self.method, self.target, self.version = connection, method, target, version
+        self.headers, self.named = headers, dict(headers)
+        self.keep_alive, self.expects_continue = keep_alive, expects_continue
+        self.body = bytearray()
+        self.is_complete = self.is_refused = self.is_gone = False
+        self.started, self.arrived = time.perf_counter(), 0.0
+        path = target.partition(b"?")[0].decode("latin-1")
+        self.path = unquote(path) if "%" in path else path
+        self.key: str | None = None
+        """Of the API key, the name that the log shows."""
+        self._id: str | None = None
+
+    @property
+    def id(self) -> str:
+        """The client's own, where it is a valid one."""
+        if self._id is None:
+            given = self.named.get(b"x-request-id", b"")
+            self._id = given.decode() if _REQUEST_ID.fullmatch(given) else new_request_id()
+        return self._id
+
+    def start(self, place: Place) -> None:
+        self.connection.start(self, place)
+
+    def refuse(self, refusal: Refusal) -> None:
+        self.connection.refuse(self, refusal)
+
+
 class Exchange:
-    """A complete request, as the protocol hands it on."""
+    """A request that runs, and its answer."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.path: str = scope["path"]
-        self.method: str = scope["method"]
-        self.headers: dict[bytes, bytes] = scope["sgf.headers"]
-        self.place: Place = scope["sgf.place"]
+        self.request: Request = scope["sgf.request"]
+        self.path, self.method, self.headers = self.request.path, self.request.method, self.request.named
+        self.place = self.request.place
         self.receive, self.send = receive, send
-        self.request_id: str = scope["sgf.id"]
 
     async def body(self, limit: int) -> bytes:
         """The whole body, decompressed. Raises Refusal."""
@@ -72,7 +135,7 @@ class Exchange:
         """Returns the size of the body as it was sent."""
         if len(reply.content) >= GZIP_FROM_BYTES and _takes_gzip(self.headers.get(b"accept-encoding", b"")):
             reply = await _zipped(reply)
-        headers = [*reply.head, (b"x-request-id", self.request_id.encode())]
+        headers = [*reply.head, (b"x-request-id", self.request.id.encode())]
         await self.send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await self.send({"type": "http.response.body", "body": reply.content})
         return len(reply.content)
@@ -90,10 +153,8 @@ class Exchange:
             pass
 
 
-def request_id(headers: Mapping[bytes, bytes]) -> str:
-    """The client's own, where it is a valid one."""
-    given = headers.get(b"x-request-id", b"")
-    return given.decode() if _REQUEST_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"  # no secret
+def new_request_id() -> str:
+    return f"{random.getrandbits(64):016x}"  # no secret
 
 
 async def _zipped(reply: Reply) -> Reply:

@@ -19,7 +19,7 @@ from starlette.routing import Match
 from service.admission import Admission, Lane
 from service.answering import Answering, Form
 from service.errors import Refusal, refusal_for
-from service.exchange import JSON, Exchange, Receive, Reply, Scope, Send, request_id
+from service.exchange import JSON, Exchange, Receive, Reply, Request, Scope, Send
 from service.logs import AccessLog
 from service.metrics import Metrics
 from service.rollout import Rollout
@@ -51,47 +51,42 @@ class Gateway:
         self._pages, self._probation = pages, rollout.probation
         self.body_seconds = settings.body_seconds
 
-    def screen(self, scope: Scope) -> None:
+    def screen(self, request: Request) -> None:
         """Checks the head of a request. Raises Refusal."""
-        scope["sgf.start"] = time.perf_counter()
-        headers = scope["sgf.headers"] = dict(scope["headers"])
-        scope["sgf.id"], scope["sgf.key"] = request_id(headers), None
-        path, method = scope["path"], scope["method"]
-        if b"host" not in headers and scope["http_version"] == "1.1":
-            raise Refusal(
-                "bad_http", "the request has no Host header, which HTTP/1.1 requires", headers={"connection": "close"}
-            )
-        scope["sgf.key"] = key = self._security.check(path, headers.get(b"authorization"))
+        headers, path = request.named, request.path
+        if b"host" not in headers and request.version == "1.1":
+            raise Refusal("bad_http", "the request has no Host header, which HTTP/1.1 requires", closes=True)
+        request.key = self._security.check(path, headers.get(b"authorization"))
         if path in ANSWERED_HERE:
-            if method != "POST":
-                raise Refusal("method_not_allowed", f"{path} takes POST, not {method}", headers={"allow": "POST"})
-            self.admission.check_rate(key)
-        if method == "POST":
+            if request.method != "POST":
+                raise Refusal("method_not_allowed", f"{path} takes POST, not {request.method}", headers={"allow": "POST"})
+            self.admission.check_rate(request.key)
+        if request.method == "POST":
             _check_content(headers)
             length = headers.get(b"content-length", b"0")
-            self.check_length(scope, int(length) if length.isdigit() else 0)
+            self.check_length(request, int(length) if length.isdigit() else 0)
 
-    def lane(self, scope: Scope) -> Lane | None:
+    def lane(self, request: Request) -> Lane | None:
         """The queue for this request; None for one that never waits."""
-        path = scope["path"]
-        if path in ANSWERED_HERE:
+        if request.path in ANSWERED_HERE:
             return self.admission.answers
-        return None if path in NOT_QUEUED else self.admission.pages
+        return None if request.path in NOT_QUEUED else self.admission.pages
 
-    def max_body_bytes(self, scope: Scope) -> int:
-        return self._settings.max_body_bytes if scope["path"] in ANSWERED_HERE else MAX_ADMIN_BYTES
+    def max_body_bytes(self, request: Request) -> int:
+        return self._settings.max_body_bytes if request.path in ANSWERED_HERE else MAX_ADMIN_BYTES
 
-    def check_length(self, scope: Scope, length: int) -> None:
+    def check_length(self, request: Request, length: int) -> None:
         """Raises Refusal (413)."""
-        limit = self.max_body_bytes(scope)
+        limit = self.max_body_bytes(request)
         if length > limit:
-            raise Refusal(
-                "body_too_large", f"the body is larger than {limit:,} bytes", headers={"connection": "close"}, limit=limit
-            )
+            raise Refusal("body_too_large", f"the body is larger than {limit:,} bytes", closes=True, limit=limit)
 
-    def refused(self, scope: Scope, reply: Reply) -> None:
+    def refused(self, request: Request, reply: Reply) -> None:
         """Counts and logs a request that the protocol has refused."""
-        self._finished(scope, self._route(scope), reply.status, len(reply.content), reply.error)
+        route = request.path
+        if route not in ANSWERED_HERE:
+            route = self._route({"type": "http", "method": request.method, "path": route, "root_path": "", "headers": []})
+        self._finished(request, route, reply.status, len(reply.content), reply.error)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -106,12 +101,12 @@ class Gateway:
                 sent = await exchange.reply(reply)
             finally:
                 exchange.place.release()
-            self._finished(scope, exchange.path, reply.status, sent, reply.error)
+            self._finished(exchange.request, exchange.path, reply.status, sent, reply.error)
             return
         if exchange.method == "HEAD" and not exchange.path.startswith("/admin"):  # a page of /admin may be an endless stream
             scope = {**scope, "method": "GET"}  # the server knows that it was HEAD, and sends no body
         status, sent, error = await self._page(scope, exchange)
-        self._finished(scope, self._route(scope), status, 0 if exchange.method == "HEAD" else sent, error)
+        self._finished(exchange.request, self._route(scope), status, 0 if exchange.method == "HEAD" else sent, error)
 
     async def _answer(self, exchange: Exchange) -> Reply:
         try:
@@ -133,7 +128,7 @@ class Gateway:
             if message["type"] == "http.response.start":
                 exchange.place.release()  # a stream of events may go on for hours
                 status = message["status"]
-                message["headers"] = [*message.get("headers", []), (b"x-request-id", exchange.request_id.encode())]
+                message["headers"] = [*message.get("headers", []), (b"x-request-id", exchange.request.id.encode())]
             sent += len(message.get("body", b""))
             await exchange.send(message)
 
@@ -152,8 +147,6 @@ class Gateway:
     def _route(self, scope: Scope) -> str:
         """As it is declared, so that metrics have few labels. A request that was refused has not been routed."""
         found = scope.get("route")
-        if found is None and scope["path"] in ANSWERED_HERE:
-            return str(scope["path"])
         if found is None:
             found = next((route for route in self._pages.routes if route.matches(scope)[0] is Match.FULL), None)
         return getattr(found, "path", None) or "other"
@@ -162,14 +155,14 @@ class Gateway:
         refusal = refusal_for(error)
         if refusal.code == "internal":
             LOG.error(
-                "%s %s failed", exchange.method, exchange.path, exc_info=error, extra={"request_id": exchange.request_id}
+                "%s %s failed", exchange.method, exchange.path, exc_info=error, extra={"request_id": exchange.request.id}
             )
         return Reply.refused(refusal)
 
-    def _finished(self, scope: Scope, route: str, status: int, sent: int, error: str | None) -> None:
-        seconds = time.perf_counter() - scope["sgf.start"]
+    def _finished(self, request: Request, route: str, status: int, sent: int, error: str | None) -> None:
+        seconds = time.perf_counter() - request.started
         self._metrics.answered(route, status, seconds)
-        self._log.write(scope, route, status, seconds, sent, error)
+        self._log.write(request, route, status, seconds, sent, error)
 
 
 def _check_content(headers: dict[bytes, bytes]) -> None:

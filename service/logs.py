@@ -12,12 +12,13 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
+
+from service.exchange import Request
 
 _OURS = {"seconds", "request_id"}
 """Extras that our own log calls may carry."""
@@ -125,10 +126,10 @@ class AccessLog:
             collected, self._collected = self._collected, []
             self._writer.put([_line(*values) for values in collected])
 
-    def write(self, scope: Mapping[str, Any], route: str, code: int, seconds: float, sent: int, error: str | None) -> None:
+    def write(self, request: Request, route: str, code: int, seconds: float, sent: int, error: str | None) -> None:
         if self._writer is not None:
-            client = scope["client"]
-            values = scope["sgf.id"], scope["sgf.key"], client and client[0], scope["method"]
+            client = request.connection.client
+            values = request.id, request.key, client and client[0], request.method
             self._collected.append((time.time(), *values, route, code, seconds, sent, error))
 
 

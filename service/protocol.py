@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from service.admission import Admission, Place
 from service.errors import Refusal, refusal_for
-from service.exchange import Reply, request_id
+from service.exchange import Reply, Request, new_request_id
 
 LOG = logging.getLogger("service.protocol")
 UNREAD_SECONDS = 30.0
@@ -32,6 +33,7 @@ DROPPED_BODIES = 16
 LAST_REQUEST_SECONDS, LAST_BODY_SECONDS = 0.5, 3.0
 """How long after SIGTERM idle connections stay open, so that a request that is already on its way is answered; and how long
 the body of a request may still take."""
+NEVER = float("inf")
 UPGRADE_HEADERS = {b"upgrade", b"http2-settings", b"connection"}
 
 
@@ -102,33 +104,36 @@ class CoalescingTransport:
 
 
 class Protocol(HttpToolsProtocol):
-    arrived = 0.0
+    """uvicorn's parser callbacks, with requests of our own in place of its cycles until a request is started."""
+
+    deadline = 0.0
+    """When the event loop's clock passes it, `time_out` is called."""
     _in_head, _in_body, _has_begun, _head_bytes = True, False, False, 0
     _body_bytes, _unsent_bytes, _dropped_bytes = 0, 0, 0
-    _leaving, _close_after_body, _is_lost = False, False, False
-    _timer: asyncio.TimerHandle | None = None
-    _receiving: RequestResponseCycle | None = None
-    """The request that is started when it is complete."""
+    _leaving, _close_after_body = False, False
+    _request: Request | None = None
+    """The request that is received, waits or is answered."""
+    _receiving: Request | None = None
+    """The request whose head was parsed last; it may be behind others in `_later`, or refused already."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._gateway: Any = self.app
         self._admission: Admission = self._gateway.admission
+        self._later: deque[Request] = deque()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP's is one
         super().connection_made(CoalescingTransport(transport, self.loop, self._hold_unsent))  # type: ignore[arg-type]
-        if len(self.connections) > self._admission.max_connections:
-            self._hang_up(
-                Refusal("too_many_connections", f"this worker has {self._admission.max_connections:,} connections")
-            )
-        else:
-            self._timer = self.loop.call_later(HEAD_SECONDS, self._time_out)
+        self.deadline = self.loop.time() + HEAD_SECONDS
+        if not self._admission.connect(self):
+            limit = self._admission.max_connections
+            self._hang_up(Refusal("too_many_connections", f"this worker has {limit:,} connections, its limit"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._is_lost = True
-        self._stop_timer()
+        self._admission.disconnect(self)
         self.transport.stop()  # type: ignore[attr-defined]  # it is a CoalescingTransport
-        self._admission.hold(self, 0)
+        if self._request is not None:
+            self._request.is_gone = True
         super().connection_lost(exc)
 
     def resume_writing(self) -> None:
@@ -150,148 +155,204 @@ class Protocol(HttpToolsProtocol):
             return
         if self._in_head and not self._has_begun:
             self._head_bytes += len(data)
-        self._watch_request()
+            if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+                self._hang_up(Refusal("head_too_large", f"the head of the request is longer than {HEAD_BYTES:,} bytes"))
 
     def on_message_begin(self) -> None:
-        self._unset_keepalive_if_required()  # here: bytes between requests must not prolong the life of a connection
-        self._in_head, self._has_begun, self._head_bytes, self._dropped_bytes = True, True, 0, 0
-        super().on_message_begin()
+        self._in_head, self._has_begun, self._head_bytes = True, True, 0
+        self.deadline = self.loop.time() + HEAD_SECONDS
+        self.url, self.headers, self.expect_100_continue = b"", [], False
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             return  # `data_received` parses the request once more, without that header
-        self._in_head, self._in_body = False, True
-        if not self.url.startswith(b"/"):
-            self.url = _origin_form(self.url)
-        super().on_headers_complete()
-        if self._leaving:
-            self.cycle.keep_alive = False
+        self._in_head, self._in_body, self._dropped_bytes = False, True, 0
+        self.deadline = self.loop.time() + self._gateway.body_seconds
+        version = self.parser.get_http_version()
+        keep_alive = version != "1.0" and self.parser.should_keep_alive() and not self._leaving
+        method, target = self.parser.get_method().decode("ascii"), self.url
+        target = target if target.startswith(b"/") else _origin_form(target)
+        request = Request(self, method, target, version, self.headers, keep_alive, self.expect_100_continue)
+        self._receiving = request
+        if self._request is not None:
+            self.flow.pause_reading()
+            self._later.append(request)
+        else:
+            self._begin(request)
 
     def on_body(self, body: bytes) -> None:
-        cycle = self.cycle
-        if cycle.response_complete:
+        request = self._receiving
+        assert request is not None  # noqa: S101  # a head comes before a body
+        if request.is_refused:
             self._dropped_bytes += len(body)
-            if self._dropped_bytes > DROPPED_BODIES * self._gateway.max_body_bytes(cycle.scope):
+            if self._dropped_bytes > DROPPED_BODIES * self._gateway.max_body_bytes(request):
                 self.transport.abort()
             return
-        cycle.body += body
+        request.body += body
         self._hold_bodies(self._body_bytes + len(body))
         try:
-            self._gateway.check_length(cycle.scope, len(cycle.body))
+            self._gateway.check_length(request, len(request.body))
         except Refusal as refusal:
-            self._refuse(cycle, refusal)
+            self._refuse(request, refusal)
 
     def on_message_complete(self) -> None:
-        if self.parser.should_upgrade():
+        request = self._receiving
+        if self.parser.should_upgrade() or request is None:
             return
-        self._in_body = False
-        super().on_message_complete()
+        self._in_body, request.is_complete = False, True
         if self._close_after_body:
             self.transport.close()
-        elif self._receiving is self.cycle:
-            self._arrive()
-        elif self.cycle.response_complete and not self.transport.is_closing():  # it was refused before its body was complete
-            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        elif request.is_refused:
+            self.deadline = self.loop.time() + self.timeout_keep_alive
+        else:
+            self.deadline = NEVER
+            if request is self._request:
+                self._arrive(request)
 
     def on_response_complete(self) -> None:
-        self._hold_bodies(sum(len(cycle.body) for cycle, _ in self.pipeline))
-        super().on_response_complete()
-        if self._in_body:
-            self._unset_keepalive_if_required()  # the timer of the request runs until its body is complete
+        self.server_state.total_requests += 1
+        self._request = None
+        self._hold_bodies(sum(len(request.body) for request in self._later))
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self._later:
+            self._begin(self._later.popleft())
+        elif not (self._in_head or self._in_body):
+            self.deadline = self.loop.time() + self.timeout_keep_alive
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, _app: Any) -> None:
-        """uvicorn calls this for every request, in order, when its head is complete and earlier ones are answered."""
-        self._receiving = cycle
+    def _begin(self, request: Request) -> None:
+        """Called for every request, in order, when its head is complete and earlier ones are answered."""
+        self._request = request
         try:
-            self._gateway.screen(cycle.scope)
+            self._gateway.screen(request)
         except Exception as error:  # an error of ours must not be taken for the client's by the parser
             if not isinstance(error, Refusal):
-                LOG.exception("screening %s failed", cycle.scope["path"])
-            self._refuse(cycle, refusal_for(error))
+                LOG.exception("screening %s failed", request.target)
+            self._refuse(request, refusal_for(error))
             return
-        if not cycle.more_body:
-            self._arrive()
-        elif cycle.waiting_for_100_continue:
-            cycle.waiting_for_100_continue = False
+        if request.is_complete:
+            self._arrive(request)
+        elif request.expects_continue:
+            request.expects_continue = False
             self.transport.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")  # type: ignore[attr-defined]
 
-    def _arrive(self) -> None:
-        lane = self._gateway.lane(self._current.scope)
+    def _arrive(self, request: Request) -> None:
+        lane = self._gateway.lane(request)
         if lane is None:
-            self.start(Place(None, self.loop.time()))
+            self.start(request, Place(None))
         else:
-            lane.arrive(self)
+            lane.arrive(request)
 
-    @property
-    def _current(self) -> RequestResponseCycle:
-        assert self._receiving is not None  # noqa: S101  # only called for a request that was received
-        return self._receiving
+    def start(self, request: Request, place: Place) -> None:
+        """Makes the request a task."""
+        request.place = place
+        path, _, query = request.target.partition(b"?")
+        scope: Any = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": request.version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "method": request.method,
+            "root_path": "",
+            "path": request.path,
+            "raw_path": path,
+            "query_string": query,
+            "headers": request.headers,
+            "state": self.app_state.copy(),
+            "sgf.request": request,
+        }
+        self.cycle = RequestResponseCycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=request.keep_alive,
+            on_response=self.on_response_complete,
+        )
+        self.cycle.body, self.cycle.more_body = request.body, False
+        self.cycle.message_event.set()
+        request.body = bytearray()
+        self._start_asgi_task(self.cycle, self.app)
 
-    @property
-    def is_gone(self) -> bool:
-        return self._is_lost
-
-    def start(self, place: Place) -> None:
-        cycle, self._receiving = self._current, None
-        cycle.scope["sgf.place"] = place  # type: ignore[typeddict-unknown-key]  # for the gateway
-        super()._start_asgi_task(cycle, self.app)
-
-    def refuse(self, refusal: Refusal) -> None:
-        """Answers the waiting request with a refusal."""
-        self._refuse(self._current, refusal)
+    def refuse(self, request: Request, refusal: Refusal) -> None:
+        """Answers a waiting request with a refusal."""
+        self._refuse(request, refusal)
 
     def cut_off(self, refusal: Refusal) -> None:
-        if self._receiving is None or self._unsent_bytes > self._body_bytes:
+        if self._unsent_bytes > self._body_bytes or self._receiving is None or self._receiving.is_refused:
             self._admission.hold(self, 0)
             self.transport.abort()
         else:
             self._refuse(self._receiving, refusal)
 
-    def shutdown(self) -> None:
-        self._leaving = True
-        if self.cycle is None or self.cycle.response_complete:
-            self.loop.call_later(LAST_REQUEST_SECONDS, self._close_if_idle)
+    def time_out(self) -> None:
+        """The deadline has passed: for the head, for the body, or for the next request of an idle connection."""
+        self.deadline = NEVER
+        if self._in_body and self._receiving is not None and self._receiving is self._request:
+            told = f"the body did not arrive within {self._gateway.body_seconds:g} s"
+            self._refuse(self._request, Refusal("slow_body", told, closes=True))
+            self.transport.close()
+        elif self._in_head or self._in_body:
+            self.transport.abort()
         else:
-            self.cycle.keep_alive = False
-            self.loop.call_later(LAST_BODY_SECONDS, self._refuse_incomplete)
-
-    def _refuse_incomplete(self) -> None:
-        if self._in_body and self._receiving is self.cycle:
-            self._refuse(self.cycle, Refusal("not_ready", "the service is shutting down", headers={"connection": "close"}))
             self.transport.close()
 
-    def _refuse(self, cycle: RequestResponseCycle, refusal: Refusal) -> None:
+    def shutdown(self) -> None:
+        self._leaving = True
+        if self._request is None:
+            self.loop.call_later(LAST_REQUEST_SECONDS, self._close_if_idle)
+            return
+        self._request.keep_alive = False
+        if self.cycle is not None:
+            self.cycle.keep_alive = False
+        self.loop.call_later(LAST_BODY_SECONDS, self._refuse_incomplete)
+
+    def _close_if_idle(self) -> None:
+        if self._request is None and not self.transport.is_closing():
+            self.transport.close()
+
+    def _refuse_incomplete(self) -> None:
+        if self._request is not None and not self._request.is_complete:
+            self._refuse(self._request, Refusal("not_ready", "the service is shutting down", closes=True))
+            self.transport.close()
+
+    def _refuse(self, request: Request, refusal: Refusal) -> None:
         if (
-            self.flow.write_paused or cycle is not self._receiving
+            self.flow.write_paused or request is not self._request
         ):  # the client does not read, or earlier answers are to come
             self.transport.abort()
             return
-        self._receiving = None
-        expects, cycle.waiting_for_100_continue = cycle.waiting_for_100_continue, False
-        keep = cycle.keep_alive and not expects and "connection" not in refusal.headers
-        cycle.response_started = cycle.response_complete = True
-        cycle.body = bytearray()
+        request.is_refused, request.body = True, bytearray()
+        keep = request.keep_alive and not request.expects_continue and not refusal.closes
         reply = Reply.refused(refusal)
-        self._gateway.refused(cycle.scope, reply)
-        self._write(reply, cycle.scope["sgf.id"], keep, cycle.scope["method"])  # type: ignore[typeddict-item]
-        if not keep and (expects or not self._in_body):
+        self._gateway.refused(request, reply)
+        self._write(reply, request.id, keep, request.method)
+        if not keep and (request.is_complete or request.expects_continue):
             self.transport.close()
         elif not keep:
             self._close_after_body = True
         self.on_response_complete()
 
     def _hang_up(self, refusal: Refusal) -> None:
-        name = request_id({})
+        name = new_request_id()
         LOG.warning("closed a connection: %s", refusal, extra={"request_id": name})
         self._write(Reply.refused(refusal), name, keep=False)
         self.transport.close()
 
     def _write(self, reply: Reply, name: str, keep: bool, method: str = "") -> None:
-        headers = [*self.server_state.default_headers, *reply.head, (b"x-request-id", name.encode())]
-        if not keep and "connection" not in reply.headers:
-            headers.append((b"connection", b"close"))
-        head = STATUS_LINE[reply.status] + b"".join([b"%b: %b\r\n" % pair for pair in headers]) + b"\r\n"
-        self.transport.write_all(head if method == "HEAD" else head + reply.content)  # type: ignore[attr-defined]
+        always = b"".join([b"%b: %b\r\n" % pair for pair in self.server_state.default_headers])
+        end = b"" if keep else b"connection: close\r\n"
+        content = b"" if method == "HEAD" else reply.content
+        parts = STATUS_LINE[reply.status], always, reply.head_bytes, name.encode(), end, content
+        self.transport.write_all(b"%b%b%bx-request-id: %b\r\n%b\r\n%b" % parts)  # type: ignore[attr-defined]
 
     def _without_upgrade(self) -> bytes:
         """The head that was just parsed, without the wish to upgrade, for a parser that has not seen it."""
@@ -306,31 +367,6 @@ class Protocol(HttpToolsProtocol):
             kept.append(b"connection: close\r\n")
         return b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version, b"".join(kept))
 
-    def _watch_request(self) -> None:
-        """Limits the time and size of a request that is not complete. One that came in one piece needs no timer."""
-        if self._in_head and self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
-            self._hang_up(Refusal("head_too_large", f"the head of the request is longer than {HEAD_BYTES:,} bytes"))
-        elif not (self._in_head or self._in_body):
-            self._stop_timer()
-        elif self._timer is None:
-            seconds = HEAD_SECONDS if self._in_head else self._gateway.body_seconds
-            self._timer = self.loop.call_later(seconds, self._time_out)
-
-    def _time_out(self) -> None:
-        self._timer = None
-        if self._in_body and self._receiving is self.cycle:
-            self._close_after_body = True
-            told = f"the body did not arrive within {self._gateway.body_seconds:g} s"
-            self._refuse(self.cycle, Refusal("slow_body", told, headers={"connection": "close"}))
-            self.transport.close()
-        else:
-            self.transport.abort()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     def _hold_bodies(self, count: int) -> None:
         if count != self._body_bytes:
             self._body_bytes = count
@@ -339,10 +375,6 @@ class Protocol(HttpToolsProtocol):
     def _hold_unsent(self, count: int) -> None:
         self._unsent_bytes = count
         self._admission.hold(self, self._body_bytes + self._unsent_bytes)
-
-    def _close_if_idle(self) -> None:
-        if (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing():
-            self.transport.close()
 
 
 def _origin_form(target: bytes) -> bytes:

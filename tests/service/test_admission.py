@@ -242,7 +242,7 @@ def full(store: Path) -> Iterator[Full]:
 def test_a_refusal_has_the_shape_of_all_errors_and_costs_no_task(full: Full) -> None:
     for path in ("/predict", "/embed"):
         response = full.client.post(path, json={"nodes": [1]}, headers={"x-request-id": "find-me"})
-        assert refused(response, 429, "overloaded").startswith("overloaded: 1 requests wait or run, and this one has waited")
+        assert refused(response, 429, "overloaded").startswith("overloaded: 2 requests wait or run, and this one has waited")
         assert (response.headers["retry-after"], response.headers["x-request-id"]) == ("1", "find-me")
         assert response.headers["content-type"] == "application/json"
     assert full.called == []

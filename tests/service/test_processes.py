@@ -25,6 +25,7 @@ import asyncio, sys
 from pathlib import Path
 from service.admission import Place
 from service.app import create_app
+from service.exchange import Request
 from service.settings import Settings
 
 async def main(store):
@@ -36,10 +37,10 @@ async def main(store):
     async def send(message):
         sent.append(message)
     await app._rollout.start()
-    scope = {"type": "http", "http_version": "1.1", "client": None, "path": "/predict", "method": "POST"}
-    scope["headers"] = [(b"host", b"x")]
-    app.screen(scope)
-    scope["sgf.place"] = Place(None, 0.0)
+    request = Request(None, "POST", b"/predict", "1.1", [(b"host", b"x")], True, False)
+    app.screen(request)
+    request.place = Place(None)
+    scope = {"type": "http", "sgf.request": request}
     await app(scope, receive, send)
     assert sent[0]["status"] == 200, sent
     await app._rollout.stop()
