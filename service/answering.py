@@ -9,13 +9,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from service import encoding
-from service.batching import Batcher, Caller, KnownRows, NewRows
+from service.batching import Batcher, KnownRows, NewRows
 from service.cache import Cache
 from service.encoding import Part
 from service.errors import Refusal, refusal_for
 from service.loaded import LoadedModel
+from service.messages import Request
 from service.metrics import Metrics
-from service.questions import NewNode, NodeId, Question, SparseFeatures, check_weight, parsed
+from service.questions import NewNode, NodeId, Question, SparseFeatures, parsed
 from service.settings import Settings
 from sgformer import NeighborhoodTooLarge, NewNodeError, NewNodes, SparseRows
 from sgformer.features import MixedRows
@@ -34,39 +35,38 @@ class Answering:
         self._settings, self._batcher, self._cache = settings, batcher, cache
         self._metrics = metrics
 
-    async def answer(self, current: Callable[[], LoadedModel], body: bytes, form: Form, caller: Caller) -> Answer:
+    async def answer(self, current: Callable[[], LoadedModel], request: Request, form: Form) -> Answer:
         """Raises Refusal and the domain's errors.
 
         Args:
             current: gives the version in service, which is kept open until the answer is written.
         """
         start = time.perf_counter()
-        check_weight(body, self._settings.max_body_weight)
-        question = parsed(body)
+        question = parsed(request.content(self._settings.max_body_bytes), self._settings.max_body_weight)
         self._check_limits(question)
         self._metrics.spent("parse", time.perf_counter() - start)
         loaded = current().acquire()
         try:
             if self._cache is None or not (question.new_nodes or self._settings.cache_known):
-                return Answer(await self._computed(loaded, question, form, caller), loaded.head)
-            return Answer(await self._looked_up(self._cache, loaded, question, form, caller), loaded.head)
+                return Answer(await self._computed(loaded, question, form, request), loaded.head)
+            return Answer(await self._looked_up(self._cache, loaded, question, form, request), loaded.head)
         finally:
             loaded.release()
 
-    async def _looked_up(self, cache: Cache, loaded: LoadedModel, question: Question, form: Form, caller: Caller) -> bytes:
+    async def _looked_up(self, cache: Cache, loaded: LoadedModel, question: Question, form: Form, request: Request) -> bytes:
         if not cache.available:
             self._metrics.cache_lookups.labels(cache.kind, "skipped").inc()
-            return await self._computed(loaded, question, form, caller)
+            return await self._computed(loaded, question, form, request)
         # Engines agree within 1e-5, not bit by bit, and another release may write other JSON.
         key = f"{encoding.FORMAT}:{loaded.id}:{loaded.version}:{loaded.engine_name}:{form}:{question.digest()}"
         found = await cache.get(key)
         self._metrics.cache_lookups.labels(cache.kind, "miss" if found is None else "hit").inc()
         if found is None:
-            found = await self._computed(loaded, question, form, caller)
+            found = await self._computed(loaded, question, form, request)
             cache.put(key, found)
         return found
 
-    async def _computed(self, loaded: LoadedModel, question: Question, form: Form, caller: Caller) -> bytes:
+    async def _computed(self, loaded: LoadedModel, question: Question, form: Form, request: Request) -> bytes:
         start = time.perf_counter()
         if question.top_k is not None and loaded.config.task == "regression":
             raise Refusal("invalid", "top_k is about classes, and this model predicts values")
@@ -74,12 +74,12 @@ class Answering:
         if question.nodes:
             embeddings = question.embeddings or form != "predictions"
             known = KnownRows(loaded, loaded.rows(question.nodes), embeddings)
-            parts.append((question.nodes, await self._batcher.ask(known, caller)))
+            parts.append((question.nodes, await self._batcher.ask(known, request)))
         if question.new_nodes:
             names = [node.id for node in question.new_nodes]
             try:
                 new = NewRows.of(loaded, new_nodes(loaded, question), question.mode)
-                found = await self._batcher.ask(new, caller)
+                found = await self._batcher.ask(new, request)
             except (NewNodeError, NeighborhoodTooLarge) as error:
                 raise _naming(error, names) from None
             parts.append((names, found))

@@ -1,9 +1,8 @@
-"""The ASGI application: every request is screened, admitted, answered, counted and logged here.
+"""Every request is screened, answered, counted and logged here.
 
-/predict and /embed are answered here as plain ASGI: routing, dependencies and response objects would cost more than the
-answers. Everything else is FastAPI's.
-
-`screen`, `lane`, `check_length` and `refused` are called by the protocol, before there is a task for the request.
+The protocol calls `screen`, `lane`, `check_length` and `refused` before there is a task for the request, and `answer` for
+/predict and /embed: routing, dependencies and response objects would cost more than the answers. Everything else is
+FastAPI's, by ASGI.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from starlette.routing import Match
@@ -19,14 +18,17 @@ from starlette.routing import Match
 from service.admission import Admission, Lane
 from service.answering import Answering, Form
 from service.errors import Refusal, refusal_for
-from service.exchange import JSON, Exchange, Receive, Reply, Request, Scope, Send
 from service.logs import AccessLog
+from service.messages import JSON, Reply, Request
 from service.metrics import Metrics
 from service.rollout import Rollout
 from service.security import Security
 from service.settings import Settings
 
 LOG = logging.getLogger("service.gateway")
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 NPY = "application/x-npy"
 ANSWERED_HERE = {"/predict", "/embed"}
 NOT_QUEUED = {"/health/live", "/health/ready", "/metrics"}
@@ -88,61 +90,65 @@ class Gateway:
             route = self._route({"type": "http", "method": request.method, "path": route, "root_path": "", "headers": []})
         self._finished(request, route, reply.status, len(reply.content), reply.error)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._pages(scope, receive, send)  # lifespan; websockets are refused there
-            return
-        exchange = Exchange(scope, receive, send)
-        if exchange.path in ANSWERED_HERE:
-            try:
-                reply = await self._answer(exchange)
-                if self._probation.watched is not None and (reply.status == 200 or reply.error == "internal"):
-                    self._probation.answered(failed=reply.status != 200)  # a refusal says nothing about a version
-                sent = await exchange.reply(reply)
-            finally:
-                exchange.place.release()
-            self._finished(exchange.request, exchange.path, reply.status, sent, reply.error)
-            return
-        if exchange.method == "HEAD" and not exchange.path.startswith("/admin"):  # a page of /admin may be an endless stream
-            scope = {**scope, "method": "GET"}  # the server knows that it was HEAD, and sends no body
-        status, sent, error = await self._page(scope, exchange)
-        self._finished(exchange.request, self._route(scope), status, 0 if exchange.method == "HEAD" else sent, error)
+    def answers(self, request: Request) -> bool:
+        """True if `answer` answers it; else it is a page."""
+        return request.path in ANSWERED_HERE
 
-    async def _answer(self, exchange: Exchange) -> Reply:
+    async def answer(self, request: Request) -> None:
+        """Answers /predict and /embed, whatever happens."""
         try:
-            body = await exchange.body(self._settings.max_body_bytes)
-            npy = exchange.path == "/embed" and exchange.wants(NPY.encode())
-            form: Form = "predictions" if exchange.path == "/predict" else "npy" if npy else "embeddings"
-            answer = await self._answering.answer(self._rollout.current, body, form, exchange)
+            reply = await self._answer(request)
+            if self._probation.watched is not None and (reply.status == 200 or reply.error == "internal"):
+                self._probation.answered(failed=reply.status != 200)  # a refusal says nothing about a version
+            if request.takes_compressed(reply):
+                reply = await reply.compressed()
+            request.connection.reply(request, reply)
+        finally:
+            request.place.release()
+        self._finished(request, request.path, reply.status, len(reply.content), reply.error)
+
+    async def _answer(self, request: Request) -> Reply:
+        try:
+            npy = request.path == "/embed" and request.accepts(NPY.encode())
+            form: Form = "predictions" if request.path == "/predict" else "npy" if npy else "embeddings"
+            answer = await self._answering.answer(self._rollout.current, request, form)
         except (Exception, asyncio.CancelledError) as error:  # every request gets an answer
-            return self._reply_for(exchange, error)
+            return self._reply_for(request, error)
         if not npy:
             return Reply(200, answer.content)
         return Reply(200, answer.content, NPY, {f"x-sgf-{name}": str(value) for name, value in answer.origin.items()})
 
-    async def _page(self, scope: Scope, exchange: Exchange) -> tuple[int, int, str | None]:
-        status, sent = 0, 0
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pages, and the lifespan."""
+        if scope["type"] != "http":
+            await self._pages(scope, receive, send)
+            return
+        request: Request = scope["sgf.request"]
+        if request.method == "HEAD" and not request.path.startswith("/admin"):  # a page of /admin may be an endless stream
+            scope = {**scope, "method": "GET"}  # the server knows that it was HEAD, and sends no body
+        if request.method == "POST" and b"content-type" not in request.named:
+            scope["headers"] = [*scope["headers"], (b"content-type", JSON.encode())]
+        status, sent, error = 0, 0, None
 
         async def count_and_send(message: MutableMapping[str, Any]) -> None:
             nonlocal status, sent
             if message["type"] == "http.response.start":
-                exchange.place.release()  # a stream of events may go on for hours
+                request.place.release()  # a stream of events may go on for hours
                 status = message["status"]
-                message["headers"] = [*message.get("headers", []), (b"x-request-id", exchange.request.id.encode())]
+                message["headers"] = [*message.get("headers", []), (b"x-request-id", request.id.encode())]
             sent += len(message.get("body", b""))
-            await exchange.send(message)
+            await send(message)
 
         try:
-            if exchange.method == "POST" and b"content-type" not in exchange.headers:
-                scope["headers"] = [*scope["headers"], (b"content-type", JSON.encode())]
-            await self._pages(scope, exchange.receive, count_and_send)
-        except (Exception, asyncio.CancelledError) as error:  # every request gets an answer
-            reply = self._reply_for(exchange, error)
+            await self._pages(scope, receive, count_and_send)
+        except (Exception, asyncio.CancelledError) as failure:  # every request gets an answer
+            reply = self._reply_for(request, failure)
             if status == 0:
-                return reply.status, await exchange.reply(reply), reply.error
+                status, sent, error = reply.status, len(reply.content), reply.error
+                request.connection.reply(request, reply)
         finally:
-            exchange.place.release()
-        return status, sent, None
+            request.place.release()
+        self._finished(request, self._route(scope), status, 0 if request.method == "HEAD" else sent, error)
 
     def _route(self, scope: Scope) -> str:
         """As it is declared, so that metrics have few labels. A request that was refused has not been routed."""
@@ -151,12 +157,10 @@ class Gateway:
             found = next((route for route in self._pages.routes if route.matches(scope)[0] is Match.FULL), None)
         return getattr(found, "path", None) or "other"
 
-    def _reply_for(self, exchange: Exchange, error: BaseException) -> Reply:
+    def _reply_for(self, request: Request, error: BaseException) -> Reply:
         refusal = refusal_for(error)
         if refusal.code == "internal":
-            LOG.error(
-                "%s %s failed", exchange.method, exchange.path, exc_info=error, extra={"request_id": exchange.request.id}
-            )
+            LOG.error("%s %s failed", request.method, request.path, exc_info=error, extra={"request_id": request.id})
         return Reply.refused(refusal)
 
     def _finished(self, request: Request, route: str, status: int, sent: int, error: str | None) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from service.exchange import Request
+from service.messages import Request
 
 _OURS = {"seconds", "request_id"}
 """Extras that our own log calls may carry."""

@@ -20,7 +20,7 @@ from model_store import ModelVersions, SnapshotError, StoreError, UnknownVersion
 from service import openapi
 from service.answers import Live, ManifestAnswer, ModelsAnswer, Ready, StoredVersion
 from service.errors import Refusal, refusal_for
-from service.exchange import GZIP_FROM_BYTES
+from service.messages import GZIP_FROM_BYTES
 from service.metrics import CONTENT_TYPE, Metrics
 from service.probation import last_rollback
 from service.rollout import Rollout

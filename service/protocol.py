@@ -1,8 +1,9 @@
 """uvicorn's HTTP/1.1 protocol, with limits that it does not have.
 
-A request is handed to the application when it is complete and admission has given it a place; until then it costs no task. A
-request that is refused is answered here. Heads and bodies have time and size limits. Head and body of an answer leave in one
-packet. An `Upgrade` header is ignored (RFC 9110, 7.8). On shutdown a kept connection may send one last request.
+A request becomes a task when it is complete and admission has given it a place; a request that is refused never does.
+Answers of /predict and /embed are written in one packet, without ASGI in between; pages go the way of uvicorn. Heads, bodies
+and unread answers have time and size limits. An `Upgrade` header is ignored (RFC 9110, 7.8). On shutdown a kept connection
+may send one last request.
 
 benchmarks/ablation.py measures what each of these brings against plain uvicorn.
 """
@@ -12,15 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from service.admission import Admission, Place
+from service.admission import Admission
 from service.errors import Refusal, refusal_for
-from service.exchange import Reply, Request, new_request_id
+from service.messages import Reply, Request, new_request_id
 
 LOG = logging.getLogger("service.protocol")
 UNREAD_SECONDS = 30.0
@@ -28,6 +28,8 @@ UNREAD_SECONDS = 30.0
 HEAD_SECONDS = 10.0
 """Longest wait for the head of a request."""
 HEAD_BYTES = 64 * 1024
+WRITE_BUFFER_BYTES = 16 * 1024
+"""Unread bytes of a connection from which on they are booked."""
 DROPPED_BODIES = 16
 """Times the size limit: how much of a refused body is read and dropped, so that its sender can read the answer."""
 LAST_REQUEST_SECONDS, LAST_BODY_SECONDS = 0.5, 3.0
@@ -37,79 +39,13 @@ NEVER = float("inf")
 UPGRADE_HEADERS = {b"upgrade", b"http2-settings", b"connection"}
 
 
-class CoalescingTransport:
-    """Holds back the head of an answer until its body is written, or until the next turn of the event loop.
-
-    Also counts what the client has not read, and aborts a connection whose client reads nothing. Everything else is the
-    wrapped transport's.
-    """
-
-    def __init__(
-        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, on_unsent: Callable[[int], None]
-    ) -> None:
-        self._transport, self._loop, self._on_unsent = transport, loop, on_unsent
-        self._written: list[bytes] = []
-        self._unsent = 0
-        self._watch: asyncio.TimerHandle | None = None
-
-    def write(self, data: bytes) -> None:
-        self._written.append(data)
-        if len(self._written) > 1:
-            self._send()
-        else:
-            self._loop.call_soon(self._send)
-
-    def write_all(self, data: bytes) -> None:
-        """Writes a whole answer, head and body."""
-        self._written.append(data)
-        self._send()
-
-    def close(self) -> None:
-        self._send()
-        self._transport.close()
-
-    def count_unsent(self, added: int = 0) -> None:
-        """An answer counts as a whole until all of it is sent: so long the transport keeps it."""
-        unsent = self._unsent + added if self._transport.get_write_buffer_size() else 0
-        if unsent != self._unsent:
-            self._unsent = unsent
-            self._on_unsent(unsent)
-
-    def stop(self) -> None:
-        """The connection is lost."""
-        if self._watch is not None:
-            self._watch.cancel()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def _send(self) -> None:
-        if self._written:
-            data, self._written = b"".join(self._written), []
-            self._transport.write(data)
-            self.count_unsent(len(data))
-            if self._unsent and self._watch is None:
-                self._watch_unsent()
-
-    def _watch_unsent(self) -> None:
-        before = self._transport.get_write_buffer_size()
-        self._watch = self._loop.call_later(UNREAD_SECONDS, self._look_again, before) if before else None
-
-    def _look_again(self, before: int) -> None:
-        if self._transport.get_write_buffer_size() >= before:
-            self._transport.abort()
-        else:
-            self.count_unsent()
-            self._watch_unsent()
-
-
 class Protocol(HttpToolsProtocol):
     """uvicorn's parser callbacks, with requests of our own in place of its cycles until a request is started."""
 
     deadline = 0.0
     """When the event loop's clock passes it, `time_out` is called."""
     _in_head, _in_body, _has_begun, _head_bytes = True, False, False, 0
-    _body_bytes, _unsent_bytes, _dropped_bytes = 0, 0, 0
+    _body_bytes, _unsent_bytes, _dropped_bytes, _unread_before = 0, 0, 0, 0
     _leaving, _close_after_body = False, False
     _request: Request | None = None
     """The request that is received, waits or is answered."""
@@ -123,7 +59,8 @@ class Protocol(HttpToolsProtocol):
         self._later: deque[Request] = deque()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP's is one
-        super().connection_made(CoalescingTransport(transport, self.loop, self._hold_unsent))  # type: ignore[arg-type]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.deadline = self.loop.time() + HEAD_SECONDS
         if not self._admission.connect(self):
             limit = self._admission.max_connections
@@ -131,14 +68,19 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._admission.disconnect(self)
-        self.transport.stop()  # type: ignore[attr-defined]  # it is a CoalescingTransport
         if self._request is not None:
-            self._request.is_gone = True
+            self._request.lose()
         super().connection_lost(exc)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._hold_unsent(self.transport.get_write_buffer_size())
+
     def resume_writing(self) -> None:
-        self.transport.count_unsent()  # type: ignore[attr-defined]
         super().resume_writing()
+        self._hold_unsent(0)
+        if self._request is None and not (self._in_head or self._in_body):
+            self.deadline = self.loop.time() + self.timeout_keep_alive
 
     def data_received(self, data: bytes) -> None:
         self._has_begun = False
@@ -193,7 +135,7 @@ class Protocol(HttpToolsProtocol):
         try:
             self._gateway.check_length(request, len(request.body))
         except Refusal as refusal:
-            self._refuse(request, refusal)
+            self.refuse(request, refusal)
 
     def on_message_complete(self) -> None:
         request = self._receiving
@@ -218,6 +160,8 @@ class Protocol(HttpToolsProtocol):
         self.flow.resume_reading()
         if self._later:
             self._begin(self._later.popleft())
+        elif self.flow.write_paused:
+            self._unread_before, self.deadline = self.transport.get_write_buffer_size(), self.loop.time() + UNREAD_SECONDS
         elif not (self._in_head or self._in_body):
             self.deadline = self.loop.time() + self.timeout_keep_alive
 
@@ -229,24 +173,35 @@ class Protocol(HttpToolsProtocol):
         except Exception as error:  # an error of ours must not be taken for the client's by the parser
             if not isinstance(error, Refusal):
                 LOG.exception("screening %s failed", request.target)
-            self._refuse(request, refusal_for(error))
+            self.refuse(request, refusal_for(error))
             return
         if request.is_complete:
             self._arrive(request)
         elif request.expects_continue:
             request.expects_continue = False
-            self.transport.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")  # type: ignore[attr-defined]
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _arrive(self, request: Request) -> None:
         lane = self._gateway.lane(request)
         if lane is None:
-            self.start(request, Place(None))
+            self.start(request)
         else:
             lane.arrive(request)
 
-    def start(self, request: Request, place: Place) -> None:
+    def start(self, request: Request) -> None:
         """Makes the request a task."""
-        request.place = place
+        if self._gateway.answers(request):
+            task = self.loop.create_task(self._gateway.answer(request))
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
+            return
+        self.cycle = self._cycle(request)
+        self.cycle.body, self.cycle.more_body = request.body, False
+        self.cycle.message_event.set()
+        request.body = bytearray()
+        self._start_asgi_task(self.cycle, self.app)
+
+    def _cycle(self, request: Request) -> RequestResponseCycle:
         path, _, query = request.target.partition(b"?")
         scope: Any = {
             "type": "http",
@@ -264,7 +219,7 @@ class Protocol(HttpToolsProtocol):
             "state": self.app_state.copy(),
             "sgf.request": request,
         }
-        self.cycle = RequestResponseCycle(
+        return RequestResponseCycle(
             scope=scope,
             transport=self.transport,
             flow=self.flow,
@@ -277,33 +232,62 @@ class Protocol(HttpToolsProtocol):
             keep_alive=request.keep_alive,
             on_response=self.on_response_complete,
         )
-        self.cycle.body, self.cycle.more_body = request.body, False
-        self.cycle.message_event.set()
-        request.body = bytearray()
-        self._start_asgi_task(self.cycle, self.app)
+
+    def reply(self, request: Request, reply: Reply) -> None:
+        """Writes the answer of a request that runs."""
+        if not request.is_gone:
+            if self.cycle is not None:  # of a page that failed
+                self.cycle.response_started = self.cycle.response_complete = True
+            self._write(reply, request.id, request.keep_alive, request.method)
+            if not request.keep_alive:
+                self.transport.close()
+            self.on_response_complete()
 
     def refuse(self, request: Request, refusal: Refusal) -> None:
-        """Answers a waiting request with a refusal."""
-        self._refuse(request, refusal)
+        """Answers a request that does not run."""
+        if (
+            self.flow.write_paused or request is not self._request
+        ):  # the client does not read, or earlier answers are to come
+            self.transport.abort()
+            return
+        request.is_refused, request.body = True, bytearray()
+        keep = request.keep_alive and not request.expects_continue and not refusal.closes
+        reply = Reply.refused(refusal)
+        self._gateway.refused(request, reply)
+        self._write(reply, request.id, keep, request.method)
+        if not keep and (request.is_complete or request.expects_continue):
+            self.transport.close()
+        elif not keep:
+            self._close_after_body = True
+        self.on_response_complete()
 
     def cut_off(self, refusal: Refusal) -> None:
         if self._unsent_bytes > self._body_bytes or self._receiving is None or self._receiving.is_refused:
             self._admission.hold(self, 0)
             self.transport.abort()
         else:
-            self._refuse(self._receiving, refusal)
+            self.refuse(self._receiving, refusal)
 
     def time_out(self) -> None:
-        """The deadline has passed: for the head, for the body, or for the next request of an idle connection."""
+        """The deadline has passed: for the head, for the body, for reading an answer, or for the next request."""
         self.deadline = NEVER
-        if self._in_body and self._receiving is not None and self._receiving is self._request:
+        if self.flow.write_paused:
+            self._time_out_reader()
+        elif self._in_body and self._receiving is not None and self._receiving is self._request:
             told = f"the body did not arrive within {self._gateway.body_seconds:g} s"
-            self._refuse(self._request, Refusal("slow_body", told, closes=True))
+            self.refuse(self._request, Refusal("slow_body", told, closes=True))
             self.transport.close()
         elif self._in_head or self._in_body:
             self.transport.abort()
         else:
             self.transport.close()
+
+    def _time_out_reader(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if unread >= self._unread_before:
+            self.transport.abort()
+        else:
+            self._unread_before, self.deadline = unread, self.loop.time() + UNREAD_SECONDS
 
     def shutdown(self) -> None:
         self._leaving = True
@@ -321,25 +305,8 @@ class Protocol(HttpToolsProtocol):
 
     def _refuse_incomplete(self) -> None:
         if self._request is not None and not self._request.is_complete:
-            self._refuse(self._request, Refusal("not_ready", "the service is shutting down", closes=True))
+            self.refuse(self._request, Refusal("not_ready", "the service is shutting down", closes=True))
             self.transport.close()
-
-    def _refuse(self, request: Request, refusal: Refusal) -> None:
-        if (
-            self.flow.write_paused or request is not self._request
-        ):  # the client does not read, or earlier answers are to come
-            self.transport.abort()
-            return
-        request.is_refused, request.body = True, bytearray()
-        keep = request.keep_alive and not request.expects_continue and not refusal.closes
-        reply = Reply.refused(refusal)
-        self._gateway.refused(request, reply)
-        self._write(reply, request.id, keep, request.method)
-        if not keep and (request.is_complete or request.expects_continue):
-            self.transport.close()
-        elif not keep:
-            self._close_after_body = True
-        self.on_response_complete()
 
     def _hang_up(self, refusal: Refusal) -> None:
         name = new_request_id()
@@ -351,8 +318,11 @@ class Protocol(HttpToolsProtocol):
         always = b"".join([b"%b: %b\r\n" % pair for pair in self.server_state.default_headers])
         end = b"" if keep else b"connection: close\r\n"
         content = b"" if method == "HEAD" else reply.content
-        parts = STATUS_LINE[reply.status], always, reply.head_bytes, name.encode(), end, content
-        self.transport.write_all(b"%b%b%bx-request-id: %b\r\n%b\r\n%b" % parts)  # type: ignore[attr-defined]
+        parts = STATUS_LINE[reply.status], always, reply.head, name.encode(), end, content
+        data, unsent = b"%b%b%bx-request-id: %b\r\n%b\r\n%b" % parts, self._unsent_bytes
+        self.transport.write(data)
+        if self.flow.write_paused:  # the transport keeps all of it until the last byte is sent
+            self._hold_unsent(unsent + len(data))
 
     def _without_upgrade(self) -> bytes:
         """The head that was just parsed, without the wish to upgrade, for a parser that has not seen it."""

@@ -86,7 +86,7 @@ NAME_WEIGHT = 40
 """Reading a name, or an object, costs as much as so many numbers."""
 
 
-def check_weight(body: bytes, limit: int) -> None:
+def _check_weight(body: bytes | bytearray, limit: int) -> None:
     """Raises Refusal for a body that takes the event loop too long to read. Such a body may be small when it is compressed.
 
     Counts separators, in strings too: that takes a fraction of a millisecond, and an id holds few of them.
@@ -99,8 +99,9 @@ def check_weight(body: bytes, limit: int) -> None:
         raise Refusal("body_too_large", f"{told}; send fewer nodes per request (SGF_MAX_BODY_WEIGHT)", limit=limit)
 
 
-def parsed(body: bytes) -> Question:
-    """Raises Refusal: 400 for what is not JSON, 422 for what is not a question."""
+def parsed(body: bytes | bytearray, max_weight: int) -> Question:
+    """Raises Refusal: 413 for what takes too long to read, 400 for what is not JSON, 422 for what is not a question."""
+    _check_weight(body, max_weight)
     try:
         question = _ADAPTER.validate_json(body)
     except ValidationError as error:

@@ -213,7 +213,7 @@ class Full(NamedTuple):
 def full(store: Path) -> Iterator[Full]:
     """A service with one place, which is taken. Other requests are refused after a moment."""
     holding, release, called = threading.Event(), threading.Event(), []
-    answer, call = Answering.answer, Gateway.__call__
+    answer, start = Answering.answer, Gateway.answer
 
     async def slowly(self: Answering, *arguments: Any) -> Answer:
         holding.set()
@@ -221,13 +221,13 @@ def full(store: Path) -> Iterator[Full]:
             await asyncio.sleep(0.005)
         return await answer(self, *arguments)
 
-    async def counted(self: Gateway, scope: Any, receive: Any, send: Any) -> None:
-        called.append(scope.get("path", scope["type"]))
-        await call(self, scope, receive, send)
+    async def counted(self: Gateway, request: Any) -> None:
+        called.append(request.path)
+        await start(self, request)
 
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setattr(Answering, "answer", slowly)
-        patch.setattr(Gateway, "__call__", counted)
+        patch.setattr(Gateway, "answer", counted)
         patch.setattr("service.admission.ANSWER_LIMIT", 1)
         client = stack.enter_context(in_thread(store, max_queue_seconds=0.01))
         first = threading.Thread(target=lambda: client.post("/predict", json={"nodes": [1]}))

@@ -79,9 +79,9 @@ def test_the_same_question_however_it_is_written() -> None:
         b'{"new_nodes": [{"id": "a", "features": [1, 2], "neighbors": [1]}]}',
         b'{"new_nodes": [{"id": "a", "features": [1, 2], "neighbors": [1, 3]}], "top_k": 1}',
     ]
-    digests = [parsed(body).digest() for body in same]
+    digests = [parsed(body, 10**6).digest() for body in same]
     assert len(set(digests)) == 1
-    assert len({*digests, *(parsed(body).digest() for body in others)}) == 1 + len(others)
+    assert len({*digests, *(parsed(body, 10**6).digest() for body in others)}) == 1 + len(others)
 
 
 def test_what_redis_did_not_get_from_us_is_a_miss(store: Path, redis_server: RedisServer) -> None:

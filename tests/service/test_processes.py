@@ -23,26 +23,22 @@ QUESTION = b'POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 14\r\n\r\n{"no
 NO_TORCH = """
 import asyncio, sys
 from pathlib import Path
-from service.admission import Place
 from service.app import create_app
-from service.exchange import Request
+from service.messages import Request
 from service.settings import Settings
 
 async def main(store):
     app = create_app(Settings(store=Path(store)))
-    body = b'{"nodes": [1], "new_nodes": [{"id": "a", "features": [1, 2, 3, 4, 5], "neighbors": [0, 3]}]}'
-    sent = []
-    async def receive():
-        return {"type": "http.request", "body": body}
-    async def send(message):
-        sent.append(message)
+    class Connection:
+        client, replies = None, []
+        def reply(self, request, reply):
+            self.replies.append(reply)
     await app._rollout.start()
-    request = Request(None, "POST", b"/predict", "1.1", [(b"host", b"x")], True, False)
+    request = Request(Connection(), "POST", b"/predict", "1.1", [(b"host", b"x")])
+    request.body += b'{"nodes": [1], "new_nodes": [{"id": "a", "features": [1, 2, 3, 4, 5], "neighbors": [0, 3]}]}'
     app.screen(request)
-    request.place = Place(None)
-    scope = {"type": "http", "sgf.request": request}
-    await app(scope, receive, send)
-    assert sent[0]["status"] == 200, sent
+    await app.answer(request)
+    assert Connection.replies[0].status == 200, Connection.replies
     await app._rollout.stop()
 
 asyncio.run(main(sys.argv[1]))

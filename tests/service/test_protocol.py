@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import socket
@@ -13,8 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.protocol import HEAD_BYTES, CoalescingTransport
-from tests.service import hurried
+from service.protocol import HEAD_BYTES
 from tests.service.raw import BODY, connect, is_closed, read_response, request
 from tests.service.serving import in_thread, refused, until
 
@@ -26,78 +24,33 @@ UPGRADE = (
 )
 
 
-class Sink(asyncio.Transport):
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 1)})
-        self.sent: list[bytes] = []
-        self.closed_after: int | None = None
-        self.unread = 0
-        self.aborted = False
+def test_a_client_that_reads_nothing_is_hung_up_on_and_a_slow_one_is_not(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.protocol.UNREAD_SECONDS", 0.5)
+    question = json.dumps({"nodes": [1] * 1000, "embeddings": True}).encode()
+    with in_thread(store) as client, ExitStack() as opened:
+        size = len(client.post("/predict", content=question, headers={"content-type": "application/json"}).content)
+        silent, slow = (opened.enter_context(socket.socket()) for _ in range(2))
+        for reader in (silent, slow):
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            reader.settimeout(60)
+            reader.connect(("127.0.0.1", client.base_url.port))
+            reader.sendall(40 * request(question))  # pipelined: more than the system's buffers hold
+        received, end = 0, b""
+        while received < 40 * size:
+            received += len(end := slow.recv(65_536))
+            assert end, "a client that reads is not cut off"
+            client.get("/health/live")
 
-    def write(self, data: bytes) -> None:  # type: ignore[override]
-        self.sent.append(data)
+        def cut_off() -> bool:
+            try:
+                silent.sendall(b" ")
+            except ConnectionError:
+                return True
+            return False
 
-    def get_write_buffer_size(self) -> int:
-        return self.unread
-
-    def is_closing(self) -> bool:
-        return self.closed_after is not None
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-    def abort(self) -> None:
-        self.aborted = True
-
-    def close(self) -> None:
-        self.closed_after = len(self.sent)
-
-
-def test_what_is_written_in_one_go_is_sent_in_one_piece() -> None:
-    async def main() -> None:
-        sink = Sink()
-        transport = CoalescingTransport(sink, asyncio.get_running_loop(), lambda _count: None)
-        transport.write(b"head")
-        assert sink.sent == []
-        transport.write(b"body")
-        assert sink.sent == [b"headbody"], "at once: it waits for no other request"
-        await asyncio.sleep(0)
-        transport.write(b"more")
-        assert sink.sent == [b"headbody"], "it may be the head of another answer"
-        await asyncio.sleep(0)
-        assert sink.sent == [b"headbody", b"more"]
-        transport.write(b"last")
-        transport.close()
-        await asyncio.sleep(0)
-        assert (sink.sent[-1], sink.closed_after, len(sink.sent)) == (b"last", 3, 3)
-        assert transport.get_extra_info("peername") == ("127.0.0.1", 1)
-
-    asyncio.run(main())
-
-
-def test_a_client_that_reads_nothing_is_hung_up_on_and_a_slow_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.protocol.UNREAD_SECONDS", 0.1)
-
-    async def main() -> None:
-        sink, counted = Sink(), list[int]()
-        transport = CoalescingTransport(sink, asyncio.get_running_loop(), counted.append)
-        sink.unread = 1000
-        transport.write(b"answer")
-        for _ in range(30):  # slowly read
-            await asyncio.sleep(0.01)
-            sink.unread -= 1
-            assert not sink.aborted
-        assert counted == [6], "an answer counts as a whole until all of it is sent"
-        await asyncio.sleep(0.3)
-        assert sink.aborted
-        sink.unread = 0
-        transport.count_unsent()
-        assert counted == [6, 0]
-
-    hurried.run(main())
+        until(cut_off)
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /predict HT", QUESTION + b"POST /predict HTTP/1.1\r\nhost:"])

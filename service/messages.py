@@ -1,4 +1,4 @@
-"""One HTTP request and its answer, as ASGI has them: gzip both ways, one shape for errors."""
+"""A request and its reply, as the protocol, admission and the gateway hand them on."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ import random
 import re
 import time
 import zlib
-from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import unquote
 
 import orjson
 
 from service.admission import Place
 from service.errors import Refusal
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 JSON = "application/json"
 GZIP_FROM_BYTES = 1024
@@ -38,8 +33,7 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
     error: str | None = None
     """The code of the error, for the log."""
-    head_bytes: bytes = b""
-    """Of a refusal: its head as it is sent."""
+    _head: bytes | None = None
 
     @classmethod
     def refused(cls, refusal: Refusal) -> Reply:
@@ -47,15 +41,22 @@ class Reply:
         if refusal.reply is None:
             content = orjson.dumps(refusal.body(), default=str)
             refusal.reply = cls(refusal.status, content, headers=refusal.headers, error=refusal.code)
-            refusal.reply.head_bytes = b"".join([b"%b: %b\r\n" % pair for pair in refusal.reply.head])
         reply: Reply = refusal.reply
         return reply
 
     @property
-    def head(self) -> list[tuple[bytes, bytes]]:
-        """Its headers, as they are sent."""
-        sent = {"content-type": self.media_type, "content-length": str(len(self.content))} | self.headers
-        return [(name.encode(), value.encode()) for name, value in sent.items()]
+    def head(self) -> bytes:
+        """Its own headers as they are sent."""
+        if self._head is None:
+            more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
+            self._head = f"content-type: {self.media_type}\r\ncontent-length: {len(self.content)}\r\n{more}".encode()
+        return self._head
+
+    async def compressed(self) -> Reply:
+        in_thread = len(self.content) >= THREAD_FROM_BYTES
+        content = await asyncio.to_thread(gzip.compress, self.content, 1) if in_thread else gzip.compress(self.content, 1)
+        headers = self.headers | {"content-encoding": "gzip", "vary": "accept-encoding"}
+        return replace(self, content=content, headers=headers, _head=None)
 
 
 class Connection(Protocol):
@@ -63,19 +64,20 @@ class Connection(Protocol):
 
     client: tuple[str, int] | None
 
-    def start(self, request: Request, place: Place) -> None: ...
+    def start(self, request: Request) -> None: ...
 
     def refuse(self, request: Request, refusal: Refusal) -> None: ...
+
+    def reply(self, request: Request, reply: Reply) -> None: ...
 
 
 class Request:
     """A request whose head is complete. Made for every request, so it holds little and computes what it can later."""
 
     __slots__ = (
-        "_id", "arrived", "body", "connection", "expects_continue", "headers", "is_complete", "is_gone", "is_refused",
-        "keep_alive", "key", "method", "named", "path", "place", "started", "target", "version",
+        "_gone", "_id", "arrived", "body", "connection", "expects_continue", "headers", "is_complete", "is_gone",
+        "is_refused", "keep_alive", "key", "method", "named", "path", "place", "started", "target", "version",
     )  # fmt: skip
-    place: Place
 
     def __init__(
         self,
@@ -84,8 +86,8 @@ class Request:
         target: bytes,
         version: str,
         headers: list[tuple[bytes, bytes]],
-        keep_alive: bool,
-        expects_continue: bool,
+        keep_alive: bool = True,
+        expects_continue: bool = False,
     ) -> None:
         self.connection, self.method, self.target, self.version = connection, method, target, version
         self.headers, self.named = headers, dict(headers)
@@ -95,9 +97,11 @@ class Request:
         self.started, self.arrived = time.perf_counter(), 0.0
         path = target.partition(b"?")[0].decode("latin-1")
         self.path = unquote(path) if "%" in path else path
+        self.place = Place(None)
         self.key: str | None = None
         """Of the API key, the name that the log shows."""
         self._id: str | None = None
+        self._gone: asyncio.Event | None = None
 
     @property
     def id(self) -> str:
@@ -107,73 +111,50 @@ class Request:
             self._id = given.decode() if _REQUEST_ID.fullmatch(given) else new_request_id()
         return self._id
 
+    def content(self, limit: int) -> bytes | bytearray:
+        """The body, decompressed. Raises Refusal."""
+        body, self.body = self.body, bytearray()
+        return _unzipped(body, limit) if self.named.get(b"content-encoding", b"").lower() == b"gzip" else body
+
+    def accepts(self, media_type: bytes) -> bool:
+        return _accepts(self.named.get(b"accept", b""), media_type)
+
+    def takes_compressed(self, reply: Reply) -> bool:
+        return len(reply.content) >= GZIP_FROM_BYTES and _accepts(self.named.get(b"accept-encoding", b""), b"gzip")
+
     def start(self, place: Place) -> None:
-        self.connection.start(self, place)
+        self.place = place
+        self.connection.start(self)
 
     def refuse(self, refusal: Refusal) -> None:
         self.connection.refuse(self, refusal)
-
-
-class Exchange:
-    """A request that runs, and its answer."""
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.request: Request = scope["sgf.request"]
-        self.path, self.method, self.headers = self.request.path, self.request.method, self.request.named
-        self.place = self.request.place
-        self.receive, self.send = receive, send
-
-    async def body(self, limit: int) -> bytes:
-        """The whole body, decompressed. Raises Refusal."""
-        message = await self.receive()
-        if message["type"] == "http.disconnect":
-            raise Refusal("gone", "the client closed the connection")
-        body: bytes = message["body"]
-        return _unzipped(body, limit) if self.headers.get(b"content-encoding", b"").lower() == b"gzip" else body
-
-    async def reply(self, reply: Reply) -> int:
-        """Returns the size of the body as it was sent."""
-        if len(reply.content) >= GZIP_FROM_BYTES and _takes_gzip(self.headers.get(b"accept-encoding", b"")):
-            reply = await _zipped(reply)
-        headers = [*reply.head, (b"x-request-id", self.request.id.encode())]
-        await self.send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await self.send({"type": "http.response.body", "body": reply.content})
-        return len(reply.content)
-
-    def wants(self, media_type: bytes) -> bool:
-        accepted = self.headers.get(b"accept", b"")
-        return media_type in accepted and not _refuses(accepted, media_type)
 
     def leave_lane(self) -> None:
         self.place.release()
 
     async def gone(self) -> None:
-        """Returns when the client has closed the connection. Call it after `body`."""
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
+        """Returns when the client has closed the connection."""
+        self._gone = asyncio.Event()
+        if not self.is_gone:
+            await self._gone.wait()
+
+    def lose(self) -> None:
+        """The client has closed the connection."""
+        self.is_gone = True
+        if self._gone is not None:
+            self._gone.set()
 
 
 def new_request_id() -> str:
     return f"{random.getrandbits(64):016x}"  # no secret
 
 
-async def _zipped(reply: Reply) -> Reply:
-    in_thread = len(reply.content) >= THREAD_FROM_BYTES
-    content = await asyncio.to_thread(gzip.compress, reply.content, 1) if in_thread else gzip.compress(reply.content, 1)
-    headers = reply.headers | {"content-encoding": "gzip", "vary": "accept-encoding"}
-    return replace(reply, content=content, headers=headers)
+def _accepts(accepted: bytes, what: bytes) -> bool:
+    """Named, and not by a quality of zero, as in `gzip;q=0`."""
+    return what in accepted and not (b"q=0" in accepted and re.search(re.escape(what) + _NO_QUALITY, accepted))
 
 
-def _takes_gzip(accepted: bytes) -> bool:
-    return b"gzip" in accepted and not _refuses(accepted, b"gzip")
-
-
-def _refuses(accepted: bytes, what: bytes) -> bool:
-    """By a quality of zero, as in `gzip;q=0`."""
-    return b"q=0" in accepted and re.search(re.escape(what) + _NO_QUALITY, accepted) is not None
-
-
-def _unzipped(body: bytes, limit: int) -> bytes:
+def _unzipped(body: bytes | bytearray, limit: int) -> bytes:
     """Never unpacks more than the limit, whatever a small body may hold."""
     unpacker = zlib.decompressobj(31)
     try:
