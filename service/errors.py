@@ -19,7 +19,6 @@ STATUS: Mapping[str, int] = {
     "not_json": 400,
     "bad_encoding": 400,
     "bad_http": 400,
-    "bad_length": 400,
     "unauthorized": 401,
     "forbidden": 403,
     "not_found": 404,
