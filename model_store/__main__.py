@@ -33,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], Outcome] = options.command
     try:
         outcome = command(options)
+        for warning in outcome.warnings:
+            print(f"sgf-models: warning: {warning}", file=sys.stderr)
         put_out(json.dumps(outcome.result) if options.json else outcome.text)
     except tuple(kind for kinds, _ in EXIT_CODES for kind in kinds) as error:
         print(json.dumps({"error": _reason(error)}) if options.json else f"sgf-models: {_reason(error)}", file=sys.stderr)

@@ -8,7 +8,15 @@ import shutil
 from dataclasses import dataclass
 from typing import Any
 
-from model_store.errors import DataError, InvalidName, ProbeError, SnapshotError, UnknownModel, UnknownVersion
+from model_store.errors import (
+    DataError,
+    InvalidName,
+    ProbeError,
+    SnapshotError,
+    StoreUnavailable,
+    UnknownModel,
+    UnknownVersion,
+)
 from model_store.names import checked_version
 from model_store.store import Store
 from model_store.tables import describe, human_bytes, published, table
@@ -24,17 +32,19 @@ class Outcome:
     text: str
     """What a person reads."""
     exit_code: int = 0
+    warnings: tuple[str, ...] = ()
+    """For the standard error stream: the command succeeded, and something in the store needs attention."""
 
 
 def list_versions(options: argparse.Namespace) -> Outcome:
     store = Store(options.store)
-    found = [
-        entry for name in ([options.model] if options.model else store.models()) for entry in _entries(store.model(name))
-    ]
+    models = [store.model(name) for name in ([options.model] if options.model else store.models())]
+    found = [entry for versions in models for entry in _entries(versions)]
     if not found:
         return Outcome([], f"No models in {options.store} yet. Train one (sgf-train), or import one (sgf-models import).")
     rows = [[entry["model"], str(entry["version"]), "live" if entry["live"] else "", *_columns(entry)] for entry in found]
-    return Outcome(found, table(["model", "version", "", "created", "nodes", "edges", "states", "size", "scores"], rows))
+    text = table(["model", "version", "", "created", "nodes", "edges", "states", "size", "scores"], rows)
+    return Outcome(found, text, warnings=_warnings(models))
 
 
 def show(options: argparse.Namespace) -> Outcome:
@@ -61,7 +71,8 @@ def verify(options: argparse.Namespace) -> Outcome:
             results.append({"version": version, "probes": errors})
             listed = ", ".join(f"{name} {error:.0e}" for name, error in errors.items())
             lines.append(f"{versions.name} {version}: every file as published; probes off by {listed}")
-    return Outcome(results, "\n".join(lines), DAMAGED if any("error" in result for result in results) else 0)
+    exit_code = DAMAGED if any("error" in result for result in results) else 0
+    return Outcome(results, "\n".join(lines), exit_code, _warnings([versions]))
 
 
 def activate(options: argparse.Namespace) -> Outcome:
@@ -115,24 +126,25 @@ def import_model(options: argparse.Namespace) -> Outcome:
 
 
 def _entries(versions: ModelVersions) -> list[dict[str, Any]]:
-    try:
-        live = versions.live()
-    except SnapshotError:
-        live = None  # its versions are still worth listing; `show` and the service name the damage
-    entries = []
+    live, entries = versions.state().live, []
     for version in versions.versions():
         try:
             entries.append(_entry(versions, version) | {"live": version == live})
         except UnknownVersion:
-            continue  # pruned while we were listing
+            continue  # pruned during the listing
     return entries
+
+
+def _warnings(models: list[ModelVersions]) -> tuple[str, ...]:
+    problems = [(versions.name, versions.state().problem) for versions in models]
+    return tuple(f"{name}: {problem}" for name, problem in problems if problem is not None)
 
 
 def _entry(versions: ModelVersions, version: int) -> dict[str, Any]:
     entry: dict[str, Any] = {"model": versions.name, "version": version}
     try:
         manifest = versions.manifest(version)
-    except SnapshotError as error:
+    except (SnapshotError, StoreUnavailable) as error:
         return entry | {"damaged": str(error)}
     return entry | {
         "snapshot": manifest.snapshot,

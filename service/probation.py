@@ -11,19 +11,18 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from model_store import LiveVersionChanged, ModelVersions, StoreError
+from model_store import History, LiveVersionChanged, ModelVersions, StoreError
 from service.metrics import Metrics
 from service.settings import Settings
 
 LOG = logging.getLogger("service.probation")
 
 
-def last_rollback(versions: ModelVersions) -> dict[str, Any] | None:
-    """The roll-back that led to the version that is live, whoever did it; from the store, so all workers tell the same."""
-    events = versions.history().events
-    if not events or events[-1].action != "rollback":
+def last_rollback(history: History) -> dict[str, Any] | None:
+    """The roll-back that made the live version live; from the store, so all workers report the same."""
+    if not history.events or history.events[-1].action != "rollback":
         return None
-    last = events[-1]
+    last = history.events[-1]
     return {"from": last.left, "to": last.version, "why": last.why, "at": last.at}
 
 

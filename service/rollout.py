@@ -27,6 +27,10 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 300.0
 """How long a version that could not be taken is left alone: what ails it may pass (memory, a file system), or not."""
 
 
+LOCK_SECONDS = 10.0
+"""Longest wait for a lock of the store: an HTTP client and the watch of this worker wait behind it."""
+
+
 class Live(NamedTuple):
     """What the store says is live."""
 
@@ -57,12 +61,12 @@ class Rollout:
 
     def versions(self) -> ModelVersions:
         """Of the model that is served, or is to be. Raises StoreError: there is no such model."""
-        store = Store(self._settings.store)
+        store = Store(self._settings.store, LOCK_SECONDS)
         serving = None if self._loaded is None else self._loaded.model  # another model may have come beside it
         return store.model(self._settings.model or serving or store.only_model())
 
     async def start(self) -> None:
-        """Returns when the live version is in service, or cannot be for now."""
+        """Returns when the live version is in service, or the first attempt to load it has failed."""
         await self._look()
         self._task = asyncio.create_task(self._watch())
 
@@ -76,13 +80,17 @@ class Rollout:
         while True:
             await asyncio.sleep(self._settings.poll_seconds)
             self._metrics.remember_memory()
-            try:
-                await self._look()
-            except Exception:  # the watch goes on, whatever one look came to
-                LOG.exception("looking for a new version failed; the next look may not")
+            await self._look()
 
     async def _look(self) -> None:
-        # In a thread, like all that reads the disk: requests go on meanwhile.
+        """Nothing in the store stops a start or the watch: what fails here is logged and attempted again."""
+        try:
+            await self._follow()
+        except Exception:
+            LOG.exception("the check for a new version failed; the next one is in %g s", self._settings.poll_seconds)
+
+    async def _follow(self) -> None:
+        # In threads, because it reads the disk: requests go on meanwhile.
         try:
             live = await asyncio.to_thread(self._live)
         except (StoreError, OSError) as error:

@@ -91,6 +91,19 @@ def test_a_damaged_version_is_listed_as_such(versions: ModelVersions, capsys: py
     assert run(capsys, "--store", versions.folder.parent, "activate", 1)[:2] == (0, "demo 1 is live (before: none)\n")
 
 
+def test_a_damaged_record_of_live_versions_is_a_warning(versions: ModelVersions, capsys: pytest.CaptureFixture[str]) -> None:
+    with (versions.folder / "HISTORY").open("a") as log:
+        log.write("garbage\n")
+    for command in (["list"], ["verify", "1"], ["--json", "list"]):
+        code, out, err = run(capsys, "--store", versions.folder.parent, *command)
+        assert (code, "garbage" in out) == (0, False)
+        assert err.startswith("sgf-models: warning: demo: HISTORY: 1 line(s) cannot be understood")
+    (versions.folder / "CURRENT").write_text("garbage")
+    code, out, err = run(capsys, "--store", versions.folder.parent, "list")
+    assert (code, len(out.splitlines())) == (0, 3)
+    assert "warning: demo: CURRENT: holds 'garbage'" in err
+
+
 def test_a_reader_that_leaves_early_is_no_error(versions: ModelVersions) -> None:
     command = f"{sys.executable} -m model_store --store {versions.folder.parent} list | true; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)  # noqa: S607
