@@ -90,7 +90,8 @@ def load(versions: ModelVersions, version: int, settings: Settings) -> LoadedMod
     """Opens, verifies, warms and replays the probes on the engine that will serve.
 
     Raises:
-        StoreError: this version must not serve, and why.
+        SnapshotError, ProbeError: this version is wrong, and why.
+        Exception: anything else says nothing about the version: this worker cannot load it now.
     """
     seconds: dict[str, float] = {}
     snapshot = _timed(seconds, "open and verify", lambda: versions.open(version))

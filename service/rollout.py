@@ -1,19 +1,24 @@
-"""Which version is in service, and how another one takes its place without a request being lost.
+"""Which version this worker serves, and how it moves to another one without losing a request.
 
-A version that went live in the store is opened, verified, warmed and asked its probes beside the one in service; then one
-assignment swaps them. Requests in flight finish on the old one, which closes after the last of them. A version that fails
-stays out, and is tried again later, less and less often; if it went live only just now, the store goes back (`probation`).
+A version that went live in the store is opened, verified, warmed and validated against its probes beside the one in service;
+then one assignment swaps them. Requests in flight finish on the old version, which closes after the last of them.
+
+A version that cannot be loaded is retried with backoff; the old one stays in service. Content that is wrong and probes that
+disagree prove the *version* wrong (`refused`): the store rolls back (`probation`). Every other failure (no GPU, no memory,
+an I/O error) is local to this worker (`failed`) and changes nothing for the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from model_store import ModelVersions, Store, StoreError
+from model_store import ModelVersions, ProbeError, SnapshotError, Store, StoreError
+from service.engine import EngineError
 from service.errors import Refusal
 from service.loaded import LoadedModel, load
 from service.metrics import Metrics
@@ -21,22 +26,19 @@ from service.probation import Probation
 from service.settings import Settings
 
 LOG = logging.getLogger("service.rollout")
-
-
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 300.0
-"""How long a version that could not be taken is left alone: what ails it may pass (memory, a file system), or not."""
-
-
+"""Backoff between attempts to load a version: the cause may pass (memory, a file system), or not."""
 LOCK_SECONDS = 10.0
 """Longest wait for a lock of the store: an HTTP client and the watch of this worker wait behind it."""
+_ABSOLUTE_PATH = re.compile(r"(?<![\w.])/\w")
 
 
 class Live(NamedTuple):
     """What the store says is live."""
 
-    versions: ModelVersions
     version: int
-    snapshot: str
+    snapshot: str | None
+    """None where the manifest cannot be read: loading the version then finds out why."""
 
 
 class Rollout:
@@ -44,11 +46,12 @@ class Rollout:
         self._settings, self._metrics = settings, metrics
         self.probation = Probation(settings, metrics)
         self._loaded: LoadedModel | None = None
-        self._refused: str | None = None
+        self._failed: Live | None = None
+        """The version that could not be loaded; the next attempt is at `_again_at`."""
         self._pause, self._again_at = 0.0, 0.0
         self._task: asyncio.Task[None] | None = None
         self.failure: dict[str, Any] | None = None
-        """The last version that could not be taken into service, and why; None once one could."""
+        """The last version that could not be loaded, and why; None once one could."""
 
     def current(self) -> LoadedModel:
         if self._loaded is None:
@@ -62,7 +65,7 @@ class Rollout:
     def versions(self) -> ModelVersions:
         """Of the model that is served, or is to be. Raises StoreError: there is no such model."""
         store = Store(self._settings.store, LOCK_SECONDS)
-        serving = None if self._loaded is None else self._loaded.model  # another model may have come beside it
+        serving = None if self._loaded is None else self._loaded.model  # the store may hold other models by now
         return store.model(self._settings.model or serving or store.only_model())
 
     async def start(self) -> None:
@@ -92,56 +95,63 @@ class Rollout:
     async def _follow(self) -> None:
         # In threads, because it reads the disk: requests go on meanwhile.
         try:
-            live = await asyncio.to_thread(self._live)
+            versions, live = await asyncio.to_thread(self._live)
         except (StoreError, OSError) as error:
-            self._note_failure(None, error)
+            self._note_no_version(error)
             return
-        if live is None or (live.snapshot == self._refused and time.monotonic() < self._again_at):
+        if live is None or (live == self._failed and time.monotonic() < self._again_at):
             return
-        if self._loaded is not None and (live.version, live.snapshot) == (self._loaded.version, self._loaded.id):
-            self._refused, self.failure = None, None
-            await asyncio.to_thread(self.probation.look, live.versions)
+        if self._loaded is not None and live == (self._loaded.version, self._loaded.id):
+            self._failed, self.failure = None, None
+            await asyncio.to_thread(self.probation.look, versions)
             return
         try:
-            loaded = await asyncio.to_thread(load, live.versions, live.version, self._settings)
-        except Exception as error:  # whatever it is: this version does not serve, the other one goes on
-            self._leave_alone(live.snapshot)
-            told = self._note_failure(live.version, error)
-            await asyncio.to_thread(self.probation.refused, live.versions, live.version, told)
+            loaded = await asyncio.to_thread(load, versions, live.version, self._settings)
+        except Exception as error:
+            self._retry_later(live)
+            proven_wrong = isinstance(error, SnapshotError | ProbeError)
+            self._note_failure(live.version, error, "refused" if proven_wrong else "failed")
+            if proven_wrong:
+                await asyncio.to_thread(self.probation.refused, versions, live.version, _public(error))
             return
         self._swap(loaded)
-        await asyncio.to_thread(self.probation.begin, live.versions, live.version)
+        await asyncio.to_thread(self.probation.begin, versions, live.version)
 
-    def _live(self) -> Live | None:
+    def _live(self) -> tuple[ModelVersions, Live | None]:
         versions = self.versions()
         version = versions.live()
-        return None if version is None else Live(versions, version, versions.manifest(version).snapshot)
+        if version is None:
+            return versions, None
+        try:
+            return versions, Live(version, versions.manifest(version).snapshot)
+        except StoreError:
+            return versions, Live(version, None)
 
-    def _leave_alone(self, snapshot: str) -> None:
-        again = snapshot == self._refused
-        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS) if again else FIRST_PAUSE_SECONDS
-        self._refused, self._again_at = snapshot, time.monotonic() + self._pause
+    def _retry_later(self, live: Live) -> None:
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS) if live == self._failed else FIRST_PAUSE_SECONDS
+        self._failed, self._again_at = live, time.monotonic() + self._pause
 
     def _swap(self, loaded: LoadedModel) -> None:
         before, self._loaded = self._loaded, loaded
-        self._refused, self.failure = None, None
+        self._failed, self.failure = None, None
         self._metrics.serving(loaded, before)
         self._metrics.swaps.labels("taken").inc()
         LOG.info("serving %s %s (%s)", loaded.model, loaded.version, loaded.engine_name, extra={"seconds": loaded.seconds})
         if before is not None:
             before.retire()
 
-    def _note_failure(self, version: int | None, error: Exception) -> str:
-        # The store's own sentences name files of a snapshot; those of other libraries may name anything.
-        shown = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}; the log has the details"
-        told = {"version": version, "error": shown, "at": datetime.now(UTC).isoformat(timespec="seconds")}
-        if version is not None:
-            self._metrics.swaps.labels("refused").inc()
-            LOG.error("version %s stays out: %s", version, error)
-        elif self.failure is None or self.failure["error"] != told["error"]:
-            LOG.warning("no version to serve: %s", error)
-        self.failure = told
-        return shown
+    def _note_failure(self, version: int, error: Exception, result: str) -> None:
+        self._metrics.swaps.labels(result).inc()
+        kept = "no version is in service" if self._loaded is None else f"version {self._loaded.version} stays in service"
+        what = f"version {version} is not loaded ({type(error).__name__}: {error})"
+        trace = None if isinstance(error, StoreError | EngineError) else error  # the text of ours says everything
+        LOG.error("%s; %s, next attempt in %g s", what, kept, self._pause, exc_info=trace)
+        self.failure = _failure(version, error)
+
+    def _note_no_version(self, error: Exception) -> None:
+        before, self.failure = self.failure, _failure(None, error)
+        if before is None or before["error"] != self.failure["error"]:
+            LOG.warning("the store names no version to serve: %s; next check in %g s", error, self._settings.poll_seconds)
 
     def _why_not(self) -> str:
         if self.failure is None:
@@ -149,3 +159,16 @@ class Rollout:
         if self.failure["version"] is None:
             return "there is no model to serve yet"
         return f"version {self.failure['version']} could not be taken into service"
+
+
+def _failure(version: int | None, error: Exception) -> dict[str, Any]:
+    return {"version": version, "error": _public(error), "at": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+def _public(error: Exception) -> str:
+    """The cause as HTTP may show it: the text of another library stays in the log where it names an absolute path."""
+    if isinstance(error, StoreError | EngineError):
+        return str(error)
+    text = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
+    cause = f": {text}" if text and not _ABSOLUTE_PATH.search(text) else ""
+    return f"{type(error).__name__}{cause}; the log has the details"
