@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--all", action="store_true", help="every version")
     command("activate", commands.activate, "verify a version and make it live").add_argument("version")
     command("rollback", commands.rollback, "go back to the version that was live before")
-    added = command("prune", commands.prune, "remove old versions and what killed processes left behind")
+    added = command("prune", commands.prune, "remove old versions (--model: of one model), and what killed processes left")
     added.add_argument("--keep", type=at_least_one, default=3, help="how many of the newest stay (default 3)")
     added = command("export-onnx", commands.export_onnx, "write the request-time part for ONNX Runtime")
     added.add_argument("version", nargs="?", help="default: the live one")

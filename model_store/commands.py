@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from model_store.errors import (
@@ -13,6 +13,7 @@ from model_store.errors import (
     InvalidName,
     ProbeError,
     SnapshotError,
+    StoreError,
     StoreUnavailable,
     UnknownModel,
     UnknownVersion,
@@ -20,9 +21,9 @@ from model_store.errors import (
 from model_store.names import checked_version
 from model_store.store import Store
 from model_store.tables import describe, human_bytes, published, table
-from model_store.versions import ModelVersions
+from model_store.versions import ModelVersions, Pruned
 
-DAMAGED = 4
+FAILED, DAMAGED = 1, 4
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,28 @@ def rollback(options: argparse.Namespace) -> Outcome:
 
 
 def prune(options: argparse.Namespace) -> Outcome:
-    pruned = _model(options).prune(options.keep)
+    """Of one model, or of every model: one that fails is reported, and the others are still pruned."""
+    models = [_model(options)] if options.model else Store(options.store).folders()
+    results: list[dict[str, Any]] = []
+    lines = []
+    for versions in models:
+        try:
+            pruned = versions.prune(options.keep)
+        except (StoreError, OSError) as error:
+            results.append({"model": versions.name, "error": str(error)})
+            lines.append(f"{versions.name}: NOT PRUNED: {error}")
+        else:
+            results.append({"model": versions.name} | asdict(pruned))
+            lines.append(f"{versions.name}: {_pruned(pruned)}")
+    exit_code = FAILED if any("error" in result for result in results) else 0
+    return Outcome(results, "\n".join(lines) or f"No models in {options.store}.", exit_code, _warnings(models))
+
+
+def _pruned(pruned: Pruned) -> str:
     text = f"removed {len(pruned.removed)} version(s)"
     text += f" ({', '.join(map(str, pruned.removed))})" if pruned.removed else ""
     text += f" and {pruned.leftovers} leftover(s) of processes that died" if pruned.leftovers else ""
-    text += f"; being read, kept: {', '.join(map(str, pruned.in_use))}" if pruned.in_use else ""
-    return Outcome({"removed": pruned.removed, "leftovers": pruned.leftovers, "in_use": pruned.in_use}, text)
+    return text + (f"; being read, kept: {', '.join(map(str, pruned.in_use))}" if pruned.in_use else "")
 
 
 def export_onnx(options: argparse.Namespace) -> Outcome:

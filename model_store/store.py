@@ -24,10 +24,14 @@ class Store:
 
     def models(self) -> list[str]:
         """Names under which something is published."""
+        return [versions.name for versions in self.folders() if versions.versions()]
+
+    def folders(self) -> list[ModelVersions]:
+        """Every folder that a model has, also an empty one, which a failed first publication leaves."""
         if not self.root.is_dir():
             return []
-        folders = [path for path in self.root.iterdir() if is_model(path.name) and is_real_folder(path)]
-        return sorted(path.name for path in folders if ModelVersions(path).versions())
+        paths = sorted(path for path in self.root.iterdir() if is_model(path.name) and is_real_folder(path))
+        return [ModelVersions(path, self.lock_seconds) for path in paths]
 
     def model(self, name: str) -> ModelVersions:
         """The versions of one model.
