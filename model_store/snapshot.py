@@ -117,6 +117,14 @@ class Snapshot:
         return self.manifest.snapshot
 
     @property
+    def rounding_error(self) -> float | None:
+        """Largest measured difference of an embedding or logit from the full-precision answer; None: states are not rounded.
+
+        Logits of known nodes are not affected: they are stored from before the rounding.
+        """
+        return None if self.manifest.sizes.states == "float32" else max(self.manifest.states_error.values())
+
+    @property
     def onnx_path(self) -> Path | None:
         return self.folder / ONNX if ONNX in self.manifest.files else None
 

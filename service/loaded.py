@@ -29,7 +29,7 @@ class LoadedModel:
         self.engine_name, self.merges = engine.name, engine.merges
         self.model, self.id = manifest.model, snapshot.id
         self.config, self.classes = manifest.config, manifest.classes
-        self.num_nodes = manifest.sizes.nodes
+        self.num_nodes, self.rounding_error = manifest.sizes.nodes, snapshot.rounding_error
         self.seconds = seconds
         """How long opening, warming and the probes took."""
         self.head = {"model": self.model, "version": version, "snapshot": self.id}

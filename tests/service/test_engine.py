@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from model_store import Snapshot
+from model_store import Snapshot, Store
 from service.engine import EngineError, NumpyEngine, OnnxEngine, TorchEngine, engine_for
+from service.loaded import load
 from service.settings import Settings
 from sgformer import NewNodes
+from tests.model_store.samples import small_contents
 
 ROOM, NO_ROOM = 2**30, 2**10
 
@@ -45,3 +49,12 @@ def test_a_worker_without_a_gpu_blames_itself(snapshot: Snapshot) -> None:
         pytest.skip("NOT RUN: this machine has a GPU")
     with pytest.raises(EngineError, match="SGF_DEVICE is cuda, and torch sees no GPU here"):
         engine_for(snapshot, Settings(device="cuda"))
+
+
+@pytest.mark.parametrize("states", ["float32", "float16"])
+def test_a_loaded_model_knows_whether_its_answers_are_rounded(tmp_path: Path, states: str) -> None:
+    Store(tmp_path).publish("demo", small_contents(), onnx=False, states=states)
+    loaded = load(Store(tmp_path).model("demo"), 1, Settings(store=tmp_path))
+    assert loaded.rounding_error == loaded.snapshot.rounding_error
+    assert (loaded.rounding_error is None) == (states == "float32")
+    loaded.retire()
