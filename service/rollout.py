@@ -15,7 +15,7 @@ import logging
 import re
 import time
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from model_store import ModelVersions, ProbeError, SnapshotError, Store, StoreError
 from service.engine import EngineError
@@ -31,14 +31,8 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 300.0
 LOCK_SECONDS = 10.0
 """Longest wait for a lock of the store: an HTTP client and the watch of this worker wait behind it."""
 _ABSOLUTE_PATH = re.compile(r"(?<![\w.])/\w")
-
-
-class Live(NamedTuple):
-    """What the store says is live."""
-
-    version: int
-    snapshot: str | None
-    """None where the manifest cannot be read: loading the version then finds out why."""
+Live = tuple[int, str | None]
+"""The live version and its snapshot; None where the manifest cannot be read: loading the version then finds out why."""
 
 
 class Rollout:
@@ -86,19 +80,15 @@ class Rollout:
             await self._look()
 
     async def _look(self) -> None:
-        """Nothing in the store stops a start or the watch: what fails here is logged and attempted again."""
+        """Nothing in the store stops a start or the watch: what fails here is reported and attempted again."""
         try:
             await self._follow()
-        except Exception:
-            LOG.exception("the check for a new version failed; the next one is in %g s", self._settings.poll_seconds)
+        except Exception as error:
+            self._note_failure(None, error, self._settings.poll_seconds)
 
     async def _follow(self) -> None:
         # In threads, because it reads the disk: requests go on meanwhile.
-        try:
-            versions, live = await asyncio.to_thread(self._live)
-        except (StoreError, OSError) as error:
-            self._note_no_version(error)
-            return
+        versions, live = await asyncio.to_thread(self._live)
         if live is None or (live == self._failed and time.monotonic() < self._again_at):
             return
         if self._loaded is not None and live == (self._loaded.version, self._loaded.id):
@@ -106,16 +96,17 @@ class Rollout:
             await asyncio.to_thread(self.probation.look, versions)
             return
         try:
-            loaded = await asyncio.to_thread(load, versions, live.version, self._settings)
+            loaded = await asyncio.to_thread(load, versions, live[0], self._settings)
         except Exception as error:
-            self._retry_later(live)
             proven_wrong = isinstance(error, SnapshotError | ProbeError)
-            self._note_failure(live.version, error, "refused" if proven_wrong else "failed")
+            self._metrics.swaps.labels("refused" if proven_wrong else "failed").inc()
+            self._retry_later(live)
+            self._note_failure(live[0], error, self._pause)
             if proven_wrong:
-                await asyncio.to_thread(self.probation.refused, versions, live.version, _public(error))
+                await asyncio.to_thread(self.probation.refused, versions, live[0], _public(error))
             return
         self._swap(loaded)
-        await asyncio.to_thread(self.probation.begin, versions, live.version)
+        await asyncio.to_thread(self.probation.begin, versions, loaded.version)
 
     def _live(self) -> tuple[ModelVersions, Live | None]:
         versions = self.versions()
@@ -123,9 +114,9 @@ class Rollout:
         if version is None:
             return versions, None
         try:
-            return versions, Live(version, versions.manifest(version).snapshot)
+            return versions, (version, versions.manifest(version).snapshot)
         except StoreError:
-            return versions, Live(version, None)
+            return versions, (version, None)
 
     def _retry_later(self, live: Live) -> None:
         self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS) if live == self._failed else FIRST_PAUSE_SECONDS
@@ -140,18 +131,17 @@ class Rollout:
         if before is not None:
             before.retire()
 
-    def _note_failure(self, version: int, error: Exception, result: str) -> None:
-        self._metrics.swaps.labels(result).inc()
+    def _note_failure(self, version: int | None, error: Exception, pause: float) -> None:
+        """`version` is None where the store names none, as before the first publication."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        before, self.failure = self.failure, {"version": version, "error": _public(error), "at": now}
+        if version is None and before is not None and before["error"] == self.failure["error"]:
+            return  # found again every `poll_seconds`
+        what = "the check for a version to serve failed" if version is None else f"version {version} is not loaded"
         kept = "no version is in service" if self._loaded is None else f"version {self._loaded.version} stays in service"
-        what = f"version {version} is not loaded ({type(error).__name__}: {error})"
         trace = None if isinstance(error, StoreError | EngineError) else error  # the text of ours says everything
-        LOG.error("%s; %s, next attempt in %g s", what, kept, self._pause, exc_info=trace)
-        self.failure = _failure(version, error)
-
-    def _note_no_version(self, error: Exception) -> None:
-        before, self.failure = self.failure, _failure(None, error)
-        if before is None or before["error"] != self.failure["error"]:
-            LOG.warning("the store names no version to serve: %s; next check in %g s", error, self._settings.poll_seconds)
+        level, name = logging.WARNING if version is None else logging.ERROR, type(error).__name__
+        LOG.log(level, "%s (%s: %s); %s, next attempt in %g s", what, name, error, kept, pause, exc_info=trace)
 
     def _why_not(self) -> str:
         if self.failure is None:
@@ -159,10 +149,6 @@ class Rollout:
         if self.failure["version"] is None:
             return "there is no model to serve yet"
         return f"version {self.failure['version']} could not be taken into service"
-
-
-def _failure(version: int | None, error: Exception) -> dict[str, Any]:
-    return {"version": version, "error": _public(error), "at": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 def _public(error: Exception) -> str:
