@@ -61,18 +61,22 @@ def verify(options: argparse.Namespace) -> Outcome:
     if options.all and options.version is not None:
         raise InvalidName("say either a version or --all")
     results: list[dict[str, Any]] = []
-    lines = []
+    lines, exit_code = [], 0
     for version in versions.versions() if options.all else [_version(options, versions)]:
         try:
             errors = versions.verify(version)
         except (SnapshotError, ProbeError) as error:
             results.append({"version": version, "error": str(error)})
             lines.append(f"{versions.name} {version}: NOT FIT TO SERVE: {error}")
+            exit_code = DAMAGED
+        except StoreUnavailable as error:
+            results.append({"version": version, "error": str(error)})
+            lines.append(f"{versions.name} {version}: NOT VERIFIED: {error}")
+            exit_code = exit_code or FAILED
         else:
             results.append({"version": version, "probes": errors})
             listed = ", ".join(f"{name} {error:.0e}" for name, error in errors.items())
             lines.append(f"{versions.name} {version}: every file as published; probes off by {listed}")
-    exit_code = DAMAGED if any("error" in result for result in results) else 0
     return Outcome(results, "\n".join(lines), exit_code, _warnings([versions]))
 
 

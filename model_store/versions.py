@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from model_store import durable
-from model_store.errors import LiveVersionChanged, NothingToRollBackTo, SnapshotError, StoreError, UnknownVersion
+from model_store.errors import LiveVersionChanged, NothingToRollBackTo, ProbeError, SnapshotError, UnknownVersion
 from model_store.history import Action, Event, History
 from model_store.layout import MANIFEST, REPORT
 from model_store.leftovers import CURRENT, LOCK, PUBLISHING, REMOVING, lock_of, remove_leftovers
@@ -154,7 +154,7 @@ class ModelVersions:
     def rollback(self, only_from: int | None = None, why: str | None = None) -> int:
         """Makes the version live that was live before this one and is still there; returns its number.
 
-        Versions on the way that are gone or damaged are passed over.
+        Versions on the way that are gone or damaged are passed over. One that cannot be read now is not: nothing changes.
 
         Args:
             only_from: the version to be left. Of many that find it bad at once, one rolls back.
@@ -163,6 +163,7 @@ class ModelVersions:
         Raises:
             NothingToRollBackTo: there is none.
             LiveVersionChanged: `only_from` is not live any more.
+            StoreUnavailable: a version on the way, or the store, cannot be used now.
         """
         with self._exclusive():
             live = self._live_or_fail()
@@ -177,7 +178,7 @@ class ModelVersions:
                     continue
                 try:
                     self.verify(earlier)
-                except StoreError as error:
+                except (SnapshotError, ProbeError) as error:
                     reasons.append(f"{earlier} is damaged ({error})")
                     continue
                 self._make_live(history, "rollback", earlier, live, why)

@@ -11,7 +11,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from model_store import History, LiveVersionChanged, ModelVersions, StoreError
+from model_store import History, LiveVersionChanged, ModelVersions, StoreError, StoreUnavailable
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -82,7 +82,10 @@ class Probation:
         except LiveVersionChanged:
             return  # another worker or an operator has changed it already
         except (StoreError, OSError) as error:
-            LOG.error("version %s is bad (%s) and stays live, because the roll-back failed: %s", bad, why, error)
+            again = isinstance(error, StoreUnavailable | OSError)
+            self.watched = bad if again else None
+            then = "next attempt at the next check" if again else "activate another version"
+            LOG.error("version %s is bad (%s) and stays live: the roll-back failed (%s); %s", bad, why, error, then)
             return
         self._metrics.swaps.labels("rolled_back").inc()
         LOG.error("rolled back from version %s to %s: %s", bad, now, why)

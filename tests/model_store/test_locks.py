@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from model_store import ModelVersions, Store, StoreBusy
+from model_store.__main__ import main
 from model_store.locks import exclusive
 from tests.model_store.samples import publish
 from tests.model_store.stopped import locked_by_a_stopped_process
@@ -46,3 +47,25 @@ def test_a_lock_that_is_released_in_time_is_taken(tmp_path: Path) -> None:
         pass  # its holder is dead now
     with exclusive(tmp_path / "lock", seconds=60):
         pass
+
+
+def test_rolling_back_does_not_pass_over_a_version_that_cannot_be_read_now(versions: ModelVersions) -> None:
+    versions.activate(2)
+    publish(Store(versions.folder.parent), seed=3, activate=True)
+    impatient = ModelVersions(versions.folder, lock_seconds=0.05)
+    with locked_by_a_stopped_process(versions.folder / "2" / "manifest.json"):
+        with pytest.raises(StoreBusy, match=r"the lock 2/manifest\.json is held"):
+            impatient.rollback()
+        assert impatient.live() == 3
+    assert impatient.rollback() == 2
+
+
+def test_verifying_names_what_cannot_be_read_and_goes_on(
+    versions: ModelVersions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model_store.versions.READER_SECONDS", 0.05)
+    with locked_by_a_stopped_process(versions.folder / "1" / "manifest.json"):
+        assert main(["--store", str(versions.folder.parent), "verify", "--all"]) == 1
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("demo 1: NOT VERIFIED: the lock 1/manifest.json is held by another process")
+    assert second.startswith("demo 2: every file as published")

@@ -22,6 +22,7 @@ from service.metrics import Metrics
 from service.probation import Probation
 from service.settings import Settings
 from tests.model_store.samples import publish, small_contents
+from tests.model_store.stopped import locked_by_a_stopped_process
 from tests.service.serving import in_thread, until
 
 
@@ -102,6 +103,19 @@ def test_a_version_that_somebody_rolled_back_to_is_not_judged(two: Path) -> None
     versions.activate(2)
     versions.rollback()
     probation.answered(failed=True)
+    probation.look(versions)
+    assert (probation.watched, versions.live()) == (None, 1)
+
+
+def test_a_roll_back_that_finds_the_store_busy_is_tried_again(two: Path) -> None:
+    versions = ModelVersions(two / "demo", lock_seconds=0.05)
+    versions.activate(2)
+    probation = Probation(Settings(store=two, probation_answers=1), Metrics())
+    probation.begin(versions, 2)
+    probation.answered(failed=True)
+    with locked_by_a_stopped_process(two / "demo" / ".lock"):
+        probation.look(versions)
+        assert (probation.watched, versions.live()) == (2, 2)
     probation.look(versions)
     assert (probation.watched, versions.live()) == (None, 1)
 
