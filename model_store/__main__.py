@@ -33,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], Outcome] = options.command
     try:
         outcome = command(options)
+        for warning in outcome.warnings:
+            print(f"sgf-models: warning: {warning}", file=sys.stderr)
         put_out(json.dumps(outcome.result) if options.json else outcome.text)
     except tuple(kind for kinds, _ in EXIT_CODES for kind in kinds) as error:
         print(json.dumps({"error": _reason(error)}) if options.json else f"sgf-models: {_reason(error)}", file=sys.stderr)
@@ -74,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--all", action="store_true", help="every version")
     command("activate", commands.activate, "verify a version and make it live").add_argument("version")
     command("rollback", commands.rollback, "go back to the version that was live before")
-    added = command("prune", commands.prune, "remove old versions and what killed processes left behind")
+    added = command("prune", commands.prune, "remove old versions (--model: of one model), and what killed processes left")
     added.add_argument("--keep", type=at_least_one, default=3, help="how many of the newest stay (default 3)")
     added = command("export-onnx", commands.export_onnx, "write the request-time part for ONNX Runtime")
     added.add_argument("version", nargs="?", help="default: the live one")

@@ -5,16 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from model_store.errors import DataError, InvalidName, ProbeError, SnapshotError, UnknownModel, UnknownVersion
+from model_store.errors import (
+    DataError,
+    InvalidName,
+    ProbeError,
+    SnapshotError,
+    StoreError,
+    StoreUnavailable,
+    UnknownModel,
+    UnknownVersion,
+)
 from model_store.names import checked_version
 from model_store.store import Store
 from model_store.tables import describe, human_bytes, published, table
-from model_store.versions import ModelVersions
+from model_store.versions import ModelVersions, Pruned
 
-DAMAGED = 4
+FAILED, DAMAGED = 1, 4
 
 
 @dataclass(frozen=True)
@@ -24,17 +33,19 @@ class Outcome:
     text: str
     """What a person reads."""
     exit_code: int = 0
+    warnings: tuple[str, ...] = ()
+    """For the standard error stream: the command succeeded, and something in the store needs attention."""
 
 
 def list_versions(options: argparse.Namespace) -> Outcome:
     store = Store(options.store)
-    found = [
-        entry for name in ([options.model] if options.model else store.models()) for entry in _entries(store.model(name))
-    ]
+    models = [store.model(name) for name in ([options.model] if options.model else store.models())]
+    found = [entry for versions in models for entry in _entries(versions)]
     if not found:
         return Outcome([], f"No models in {options.store} yet. Train one (sgf-train), or import one (sgf-models import).")
     rows = [[entry["model"], str(entry["version"]), "live" if entry["live"] else "", *_columns(entry)] for entry in found]
-    return Outcome(found, table(["model", "version", "", "created", "nodes", "edges", "states", "size", "scores"], rows))
+    text = table(["model", "version", "", "created", "nodes", "edges", "states", "size", "scores"], rows)
+    return Outcome(found, text, warnings=_warnings(models))
 
 
 def show(options: argparse.Namespace) -> Outcome:
@@ -50,18 +61,23 @@ def verify(options: argparse.Namespace) -> Outcome:
     if options.all and options.version is not None:
         raise InvalidName("say either a version or --all")
     results: list[dict[str, Any]] = []
-    lines = []
+    lines, exit_code = [], 0
     for version in versions.versions() if options.all else [_version(options, versions)]:
         try:
             errors = versions.verify(version)
         except (SnapshotError, ProbeError) as error:
             results.append({"version": version, "error": str(error)})
             lines.append(f"{versions.name} {version}: NOT FIT TO SERVE: {error}")
+            exit_code = DAMAGED
+        except StoreUnavailable as error:
+            results.append({"version": version, "error": str(error)})
+            lines.append(f"{versions.name} {version}: NOT VERIFIED: {error}")
+            exit_code = exit_code or FAILED
         else:
             results.append({"version": version, "probes": errors})
             listed = ", ".join(f"{name} {error:.0e}" for name, error in errors.items())
             lines.append(f"{versions.name} {version}: every file as published; probes off by {listed}")
-    return Outcome(results, "\n".join(lines), DAMAGED if any("error" in result for result in results) else 0)
+    return Outcome(results, "\n".join(lines), exit_code, _warnings([versions]))
 
 
 def activate(options: argparse.Namespace) -> Outcome:
@@ -82,12 +98,28 @@ def rollback(options: argparse.Namespace) -> Outcome:
 
 
 def prune(options: argparse.Namespace) -> Outcome:
-    pruned = _model(options).prune(options.keep)
+    """Of one model, or of every model: one that fails is reported, and the others are still pruned."""
+    models = [_model(options)] if options.model else Store(options.store).folders()
+    results: list[dict[str, Any]] = []
+    lines = []
+    for versions in models:
+        try:
+            pruned = versions.prune(options.keep)
+        except (StoreError, OSError) as error:
+            results.append({"model": versions.name, "error": str(error)})
+            lines.append(f"{versions.name}: NOT PRUNED: {error}")
+        else:
+            results.append({"model": versions.name} | asdict(pruned))
+            lines.append(f"{versions.name}: {_pruned(pruned)}")
+    exit_code = FAILED if any("error" in result for result in results) else 0
+    return Outcome(results, "\n".join(lines) or f"No models in {options.store}.", exit_code, _warnings(models))
+
+
+def _pruned(pruned: Pruned) -> str:
     text = f"removed {len(pruned.removed)} version(s)"
     text += f" ({', '.join(map(str, pruned.removed))})" if pruned.removed else ""
     text += f" and {pruned.leftovers} leftover(s) of processes that died" if pruned.leftovers else ""
-    text += f"; being read, kept: {', '.join(map(str, pruned.in_use))}" if pruned.in_use else ""
-    return Outcome({"removed": pruned.removed, "leftovers": pruned.leftovers, "in_use": pruned.in_use}, text)
+    return text + (f"; being read, kept: {', '.join(map(str, pruned.in_use))}" if pruned.in_use else "")
 
 
 def export_onnx(options: argparse.Namespace) -> Outcome:
@@ -115,24 +147,25 @@ def import_model(options: argparse.Namespace) -> Outcome:
 
 
 def _entries(versions: ModelVersions) -> list[dict[str, Any]]:
-    try:
-        live = versions.live()
-    except SnapshotError:
-        live = None  # its versions are still worth listing; `show` and the service name the damage
-    entries = []
+    live, entries = versions.state().live, []
     for version in versions.versions():
         try:
             entries.append(_entry(versions, version) | {"live": version == live})
         except UnknownVersion:
-            continue  # pruned while we were listing
+            continue  # pruned during the listing
     return entries
+
+
+def _warnings(models: list[ModelVersions]) -> tuple[str, ...]:
+    problems = [(versions.name, versions.state().problem) for versions in models]
+    return tuple(f"{name}: {problem}" for name, problem in problems if problem is not None)
 
 
 def _entry(versions: ModelVersions, version: int) -> dict[str, Any]:
     entry: dict[str, Any] = {"model": versions.name, "version": version}
     try:
         manifest = versions.manifest(version)
-    except SnapshotError as error:
+    except (SnapshotError, StoreUnavailable) as error:
         return entry | {"damaged": str(error)}
     return entry | {
         "snapshot": manifest.snapshot,

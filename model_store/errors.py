@@ -6,8 +6,10 @@ StoreError
 +-- UnknownVersion         no such version of the model, or none is live
 +-- NothingToRollBackTo    no earlier live version is left
 +-- LiveVersionChanged     another version went live than the one that was expected to be
-+-- SnapshotError          a snapshot that must not be served: `.file` and `.reason`
-+-- ProbeError             an engine that does not answer its probes
++-- SnapshotError          content that is wrong and must not be served: `.file` and `.reason`
++-- ProbeError             an engine whose answers to the probes are wrong
++-- StoreUnavailable       the operating system refused to read or lock a file; the content may be right
+|   +-- StoreBusy          another process held a lock of the store for longer than the limit
 +-- DataError              what a user gave or left out: a graph, labels or weights that cannot be used, which model
 """
 
@@ -39,7 +41,7 @@ class LiveVersionChanged(StoreError):  # noqa: N818
 
 
 class SnapshotError(StoreError):
-    """One file of a snapshot is wrong; whatever the cause, the snapshot is refused."""
+    """The content of one file is wrong, on every machine that reads it."""
 
     def __init__(self, file: str, reason: str) -> None:
         super().__init__(f"{file}: {reason}")
@@ -48,6 +50,14 @@ class SnapshotError(StoreError):
 
 
 class ProbeError(StoreError):
+    pass
+
+
+class StoreUnavailable(StoreError):  # noqa: N818
+    """This process cannot use a file now (I/O error, permission, memory, lock); a later attempt may succeed."""
+
+
+class StoreBusy(StoreUnavailable):
     pass
 
 

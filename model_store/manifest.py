@@ -47,7 +47,7 @@ class Manifest:
     """Regime, settings, seed, parent version: free for training to fill."""
     scores: Mapping[str, Any]
     states_error: Mapping[str, float]
-    """Largest errors of embeddings and logits that rounding the states to half precision made; zero for float32."""
+    """Largest differences of embeddings and logits that rounding the states made, as measured; zero for float32."""
     probe_tolerance: float
     """How far an engine's answers may be from the probes', as a share of the largest one."""
     onnx: Mapping[str, Any] | None

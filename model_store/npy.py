@@ -78,7 +78,7 @@ def _checked_header(file: Any, name: str, spec: ArraySpec) -> int:
     try:
         magic = npy_format.read_magic(file)
         shape, fortran_order, dtype = npy_format.read_array_header_1_0(file, max_header_size=MAX_HEADER_BYTES)
-    except OSError:
+    except (OSError, MemoryError):  # not the fault of the content
         raise
     except Exception as error:  # numpy's parser has many ways to fail on bytes that are no header
         raise SnapshotError(name, f"not an npy file: {error}") from error

@@ -57,7 +57,7 @@ def _questions(graph: Graph) -> dict[str, NewNodes]:
 
     def new(*neighbors: list[int], joint: bool = False) -> NewNodes:
         sources = rng.integers(0, graph.num_nodes, len(neighbors))
-        features = np.concatenate([_dense(graph.features[node : node + 1]) for node in sources.tolist()])
+        features = np.concatenate([dense(graph.features[node : node + 1]) for node in sources.tolist()])
         return NewNodes.build(
             features,
             neighbors,
@@ -113,5 +113,5 @@ def _stacked(path: Path, first: NDArray[Any], second: NDArray[Any]) -> NDArray[A
     return both
 
 
-def _dense(rows: FeatureRows) -> NDArray[Any]:
+def dense(rows: FeatureRows) -> NDArray[Any]:
     return rows.toarray() if isinstance(rows, SparseRows) else np.asarray(rows)

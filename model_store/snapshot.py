@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from model_store import npy
 from model_store.digests import sha256_of_all
 from model_store.errors import SnapshotError, UnknownVersion
+from model_store.files import blaming_the_system, open_ordinary, read_open, read_ordinary
 from model_store.layout import (
     INDICES,
     INDPTR,
@@ -26,14 +28,13 @@ from model_store.layout import (
     NODE_ORDER,
     ONNX,
     PROBES,
-    REPORT,
     WEIGHTS,
     array_specs,
     state_file,
     state_names,
     states_from,
 )
-from model_store.locks import SharedLock
+from model_store.locks import READER_SECONDS, SharedLock
 from model_store.manifest import Manifest
 from model_store.node_ids import NodeIds
 from model_store.probes import Probes
@@ -55,6 +56,7 @@ from sgformer.inference import checked_ids
 
 FOLDERS = ("graph", "states")
 Verify = Literal["full", "sizes"]
+CHANGED = "its sha256 is not the one in the manifest: it was changed or damaged"
 
 
 class Snapshot:
@@ -81,23 +83,24 @@ class Snapshot:
             self.probes = Probes.from_tensors(read_tensors(folder, PROBES), config, manifest.sizes.nodes)
 
     @classmethod
-    def open(cls, folder: Path, verify: Verify = "full") -> Snapshot:
+    def open(cls, folder: Path, verify: Verify = "full", lock_seconds: float = READER_SECONDS) -> Snapshot:
         """Opens a snapshot, or refuses it.
 
         Args:
             verify: "full" reads every byte: sha256 of every file, and the structure of the graph. "sizes" leaves that out,
                 for a version that this machine has verified before. Everything else is checked both times.
+            lock_seconds: limit of the wait for the shared lock.
 
         Raises:
-            SnapshotError: names the file and the reason.
+            SnapshotError: the content is wrong; names the file and the reason.
             UnknownVersion: there is no such folder (any more).
+            StoreUnavailable: the operating system refused to read or lock a file, or memory ran out.
         """
         if verify not in ("full", "sizes"):
             raise ValueError(f"verify is {verify!r}, expected full or sizes")
-        lock = _locked(folder)
+        lock, manifest = _locked(folder, lock_seconds)
         try:
-            with _readable():
-                manifest = Manifest.from_json(lock.read(MAX_MANIFEST_BYTES + 1))
+            with blaming_the_system():
                 _check_files(folder, manifest)
                 if verify == "full":
                     _check_digests(folder, manifest)
@@ -114,12 +117,16 @@ class Snapshot:
         return self.manifest.snapshot
 
     @property
-    def onnx_path(self) -> Path | None:
-        return self.folder / ONNX if ONNX in self.manifest.files else None
+    def rounding_error(self) -> float | None:
+        """Largest measured difference of an embedding or logit from the full-precision answer; None: states are not rounded.
+
+        Logits of known nodes are not affected: they are stored from before the rounding.
+        """
+        return None if self.manifest.sizes.states == "float32" else max(self.manifest.states_error.values())
 
     @property
-    def report_path(self) -> Path | None:
-        return self.folder / REPORT if REPORT in self.manifest.files else None
+    def onnx_path(self) -> Path | None:
+        return self.folder / ONNX if ONNX in self.manifest.files else None
 
     def known(self, nodes: NDArray[np.int64]) -> Answers:
         """Answers for rows of the graph."""
@@ -152,42 +159,40 @@ class Snapshot:
         return NodeIds(self._arrays[NODE_IDS], self._arrays[NODE_ORDER]) if NODE_IDS in self._arrays else None
 
 
-def _locked(folder: Path) -> SharedLock:
-    """A hold on the manifest of the folder that is there *now*: pruning may have moved it away while we were opening it."""
-    path = folder / MANIFEST
+def _locked(folder: Path, seconds: float) -> tuple[SharedLock, Manifest]:
+    """A shared lock on the manifest of the folder that exists *now*: pruning may move it away while it is being opened."""
+    handle = open_ordinary(folder, MANIFEST)
+    with blaming_the_system(MANIFEST):
+        lock = SharedLock(handle, folder / MANIFEST, seconds)
     try:
-        if stat.S_ISLNK(folder.lstat().st_mode):
-            raise SnapshotError(folder.name, "is a symbolic link, expected a folder")
-        # Not blocking: a pipe in place of the manifest would keep us waiting for its other end.
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        if folder.exists():
-            raise SnapshotError(MANIFEST, "is missing") from None
-        raise UnknownVersion(f"there is no version {folder.name} of {folder.parent.name}") from None
-    except OSError as error:
-        raise SnapshotError(MANIFEST, f"cannot be opened: {error.strerror}") from error
-    opened, lock = os.fstat(handle), SharedLock(handle)
-    if not stat.S_ISREG(opened.st_mode):
+        if not _is_there(folder / MANIFEST, handle):
+            raise UnknownVersion(f"version {folder.name} of {folder.parent.name} was removed")
+        return lock, Manifest.from_json(read_open(handle, MANIFEST, MAX_MANIFEST_BYTES + 1))
+    except BaseException:
         lock.release()
-        raise SnapshotError(MANIFEST, "is not an ordinary file")
-    try:
-        there = path.stat()
-    except FileNotFoundError:
-        there = None
-    if there is None or not os.path.samestat(opened, there):
-        lock.release()
-        raise UnknownVersion(f"version {folder.name} of {folder.parent.name} was removed")
-    return lock
+        raise
+
+
+def _is_there(path: Path, handle: int) -> bool:
+    with blaming_the_system(path.name):
+        try:
+            return os.path.samestat(os.fstat(handle), path.stat())
+        except FileNotFoundError:
+            return False
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest alone: its own hash checked, its files not."""
-    lock = _locked(folder)
-    try:
-        with _readable():
-            return Manifest.from_json(lock.read(MAX_MANIFEST_BYTES + 1))
-    finally:
-        lock.release()
+    """The manifest alone: its own hash is verified, its files are not. Takes no lock, so it never waits."""
+    return Manifest.from_json(read_ordinary(folder, MANIFEST, MAX_MANIFEST_BYTES + 1))
+
+
+def read_listed(folder: Path, manifest: Manifest, name: str) -> bytes:
+    """One file that the manifest lists, verified; nothing else is read, and no lock is taken."""
+    entry = manifest.files[name]
+    content = read_ordinary(folder, name, entry.size + 1)
+    if len(content) != entry.size or hashlib.sha256(content).hexdigest() != entry.sha256:
+        raise SnapshotError(name, CHANGED)
+    return content
 
 
 def _mapped(folder: Path, manifest: Manifest) -> dict[str, NDArray[Any]]:
@@ -225,17 +230,7 @@ def _entries(folder: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
 def _check_digests(folder: Path, manifest: Manifest) -> None:
     for name, digest in sha256_of_all(folder, manifest.files).items():
         if digest != manifest.files[name].sha256:
-            raise SnapshotError(name, "its sha256 is not the one in the manifest: it was changed or damaged")
-
-
-@contextmanager
-def _readable() -> Iterator[None]:
-    """What the operating system refuses becomes the one kind of error that callers expect."""
-    try:
-        yield
-    except OSError as error:
-        name = Path(os.fsdecode(error.filename)).name if error.filename else "snapshot"
-        raise SnapshotError(name, f"cannot be read: {error.strerror}") from error
+            raise SnapshotError(name, CHANGED)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from model_store import durable
 from model_store.errors import DataError, UnknownModel
+from model_store.locks import WRITER_SECONDS
 from model_store.names import checked_model, is_model
 from model_store.versions import ModelVersions, is_real_folder
 
@@ -17,15 +18,20 @@ if TYPE_CHECKING:
 class Store:
     """All models below one folder, which need not exist yet."""
 
-    def __init__(self, root: Path | str) -> None:
-        self.root = Path(root)
+    def __init__(self, root: Path | str, lock_seconds: float = WRITER_SECONDS) -> None:
+        """`lock_seconds`: as of `ModelVersions`."""
+        self.root, self.lock_seconds = Path(root), lock_seconds
 
     def models(self) -> list[str]:
         """Names under which something is published."""
+        return [versions.name for versions in self.folders() if versions.versions()]
+
+    def folders(self) -> list[ModelVersions]:
+        """Every folder that a model has, also an empty one, which a failed first publication leaves."""
         if not self.root.is_dir():
             return []
-        folders = [path for path in self.root.iterdir() if is_model(path.name) and is_real_folder(path)]
-        return sorted(path.name for path in folders if ModelVersions(path).versions())
+        paths = sorted(path for path in self.root.iterdir() if is_model(path.name) and is_real_folder(path))
+        return [ModelVersions(path, self.lock_seconds) for path in paths]
 
     def model(self, name: str) -> ModelVersions:
         """The versions of one model.
@@ -37,7 +43,7 @@ class Store:
         if not is_real_folder(folder) or not ModelVersions(folder).versions():
             known = ", ".join(self.models()) or "none"
             raise UnknownModel(f"there is no model {name} in this store (there: {known})")
-        return ModelVersions(folder)
+        return ModelVersions(folder, self.lock_seconds)
 
     def only_model(self) -> str:
         """The name of the one model, for commands that were not told which.
@@ -59,7 +65,7 @@ class Store:
         durable.make_folder(folder)
         if folder.is_symlink():
             raise UnknownModel(f"{name} is a symbolic link, which could lead out of the store")
-        versions = ModelVersions(folder)
+        versions = ModelVersions(folder, self.lock_seconds)
         version = versions.publish(contents, **options)
         if activate:
             versions.activate(version)

@@ -14,26 +14,25 @@ import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from model_store import durable
-from model_store.errors import LiveVersionChanged, NothingToRollBackTo, SnapshotError, StoreError, UnknownVersion
+from model_store.errors import LiveVersionChanged, NothingToRollBackTo, ProbeError, SnapshotError, UnknownVersion
 from model_store.history import Action, Event, History
-from model_store.layout import MANIFEST
-from model_store.leftovers import CURRENT, HISTORY, LOCK, PUBLISHING, REMOVING, lock_of, remove_leftovers
-from model_store.locks import exclusive, exclusive_unless_held
+from model_store.layout import MANIFEST, REPORT
+from model_store.leftovers import CURRENT, LOCK, PUBLISHING, REMOVING, lock_of, remove_leftovers
+from model_store.live_log import LiveLog, LiveState
+from model_store.locks import READER_SECONDS, WRITER_SECONDS, exclusive, exclusive_unless_held
 from model_store.manifest import Manifest
 from model_store.names import checked_version, is_version
-from model_store.snapshot import Snapshot, Verify, read_manifest
+from model_store.snapshot import Snapshot, Verify, read_listed, read_manifest
 
 if TYPE_CHECKING:
     from model_store.writer import Contents
-
-MAX_TEXT_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,10 @@ class Pruned:
 class ModelVersions:
     """The versions of one model. Every method may be called by any number of processes at once."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.name = folder.name
+    def __init__(self, folder: Path, lock_seconds: float = WRITER_SECONDS) -> None:
+        """`lock_seconds`: how long a method that changes the store waits for other processes; then it raises StoreBusy."""
+        self.folder, self.name, self.lock_seconds = folder, folder.name, lock_seconds
+        self._log = LiveLog(folder)
 
     def versions(self) -> list[int]:
         return sorted(int(path.name) for path in self.folder.iterdir() if is_version(path.name) and is_real_folder(path))
@@ -61,29 +61,19 @@ class ModelVersions:
         Raises:
             SnapshotError: CURRENT is damaged. Activating any version mends it.
         """
-        text = _text(self.folder / CURRENT)
-        if text is None:
-            return None
-        if not is_version(text.strip()):
-            raise SnapshotError(CURRENT, f"holds {text[:20]!r}, expected the number of a version; activating one mends it")
-        return int(text)
+        return self._log.live()
 
     def history(self) -> History:
-        """What was live, in order; the last event is the present state.
+        """What was live, in order; the last event is the present state. Lines that cannot be understood are counted.
 
         Raises:
-            SnapshotError: HISTORY or CURRENT is damaged. Activating any version mends both, and sets the old HISTORY aside.
+            SnapshotError: CURRENT is damaged. Activating any version mends it.
         """
-        live = self.live()
-        while True:
-            text = _text(self.folder / HISTORY)
-            if (now := self.live()) == live:
-                break
-            live = now  # another version went live between our two readings
-        try:
-            return History.read(text or "", live)
-        except (ValueError, RecursionError) as error:
-            raise SnapshotError(HISTORY, f"cannot be read: {error}") from error
+        return self._log.history()
+
+    def state(self) -> LiveState:
+        """The live version and the history as far as they can be read, and what is damaged. Raises nothing for damage."""
+        return self._log.state()
 
     def manifest(self, version: int | str) -> Manifest:
         """The manifest alone, its own hash checked, its files not."""
@@ -91,12 +81,18 @@ class ModelVersions:
         with self._saying_what_is_there():
             return self._own(read_manifest(self.folder / str(number)))
 
+    def report(self, version: int | str) -> bytes | None:
+        """The training report, verified; None where the version has none. Reads the manifest and this file only."""
+        manifest = self.manifest(version)
+        return read_listed(self.folder / str(version), manifest, REPORT) if REPORT in manifest.files else None
+
     def open(self, version: int | str | None = None, verify: Verify = "full") -> Snapshot:
         """Opens a version, by default the live one.
 
         Raises:
             UnknownVersion: no such version, or none is live.
-            SnapshotError: it must not be served, and why.
+            SnapshotError: its content is wrong, and why.
+            StoreUnavailable: it cannot be read now.
         """
         if version is not None:
             return self._opened(checked_version(version), verify)
@@ -120,7 +116,7 @@ class ModelVersions:
         with self._staging() as staging:
             write_snapshot(staging, self.name, contents, **options)
             durable.sync_tree(staging)
-            with exclusive(self.folder / LOCK):
+            with self._exclusive():
                 remove_leftovers(self.folder)  # of publishers that were killed: each may be as large as a version
                 taken = [int(path.name) for path in self.folder.iterdir() if is_version(path.name)]
                 version = checked_version(max(taken, default=0) + 1)
@@ -147,18 +143,18 @@ class ModelVersions:
         number = checked_version(version)
         with self.open(number) as snapshot:  # held until it is live: nobody can prune it meanwhile
             snapshot.replay()
-            with exclusive(self.folder / LOCK):
-                self._mend()
+            with self._exclusive():
+                history = self._log.mend()
                 if instead_of != "any":
                     self._need_live(instead_of)
                 last_look()
                 if self.live() != number:
-                    self._make_live("activate", number)
+                    self._make_live(history, "activate", number)
 
     def rollback(self, only_from: int | None = None, why: str | None = None) -> int:
         """Makes the version live that was live before this one and is still there; returns its number.
 
-        Versions on the way that are gone or damaged are passed over.
+        Versions on the way that are gone or damaged are passed over. One that cannot be read now is not: nothing changes.
 
         Args:
             only_from: the version to be left. Of many that find it bad at once, one rolls back.
@@ -167,23 +163,25 @@ class ModelVersions:
         Raises:
             NothingToRollBackTo: there is none.
             LiveVersionChanged: `only_from` is not live any more.
+            StoreUnavailable: a version on the way, or the store, cannot be used now.
         """
-        with exclusive(self.folder / LOCK):
+        with self._exclusive():
             live = self._live_or_fail()
             if only_from is not None:
                 self._need_live(only_from)
+            history = self._log.mend()
             there = set(self.versions())
             reasons = []
-            for earlier in self.history().earlier(live):
+            for earlier in history.earlier(live):
                 if earlier not in there:
                     reasons.append(f"{earlier} is gone")
                     continue
                 try:
                     self.verify(earlier)
-                except StoreError as error:
+                except (SnapshotError, ProbeError) as error:
                     reasons.append(f"{earlier} is damaged ({error})")
                     continue
-                self._make_live("rollback", earlier, live, why)
+                self._make_live(history, "rollback", earlier, live, why)
                 return earlier
         why = "; ".join(reasons) or "no other version was live before"
         raise NothingToRollBackTo(f"{self.name} stays at version {live}: {why}")
@@ -195,7 +193,7 @@ class ModelVersions:
         """
         if keep < 1:
             raise ValueError(f"keep is {keep}, expected at least 1: the newest version's number must not be given again")
-        with exclusive(self.folder / LOCK):
+        with self._exclusive():
             leftovers = remove_leftovers(self.folder)
             versions, live = self.versions(), self.live()
             way_back = [version for version in self.history().earlier(live) if version in versions]
@@ -211,29 +209,25 @@ class ModelVersions:
         lock = lock_of(staging)
         with ExitStack() as held:
             held.callback(lock.unlink, missing_ok=True)
-            with exclusive(self.folder / LOCK):  # so that `prune` never meets the folder before its lock is held
+            with self._exclusive():  # so that `prune` never meets the folder before its lock is held
                 held.enter_context(exclusive(lock))
                 held.callback(shutil.rmtree, staging, ignore_errors=True)  # first: a signal may come right after mkdir
                 staging.mkdir()
             yield staging
 
-    def _make_live(self, action: Action, version: int, left: int | None = None, why: str | None = None) -> None:
-        """The log first, then CURRENT: see `history` for a death between the two."""
-        event = Event(action, version, datetime.now(UTC).isoformat(timespec="seconds"), left, why)
-        durable.write_durably(self.folder / HISTORY, self.history().with_event(event).to_text().encode())
-        durable.write_durably(self.folder / CURRENT, f"{version}\n".encode())
+    def _make_live(
+        self, history: History, action: Action, version: int, left: int | None = None, why: str | None = None
+    ) -> None:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._log.make_live(history, Event(action, version, now, left, why))
 
-    def _mend(self) -> None:
-        """Puts aside a CURRENT or HISTORY that cannot be read; the caller holds the lock."""
-        for name, read in ((CURRENT, self.live), (HISTORY, self.history)):
-            try:
-                read()
-            except SnapshotError:
-                (self.folder / name).replace(self.folder / f"{name}.damaged")
+    def _exclusive(self) -> AbstractContextManager[None]:
+        """The model's lock, held while a version appears, goes live or is removed. Raises StoreBusy."""
+        return exclusive(self.folder / LOCK, self.lock_seconds)
 
     def _opened(self, version: int, verify: Verify) -> Snapshot:
         with self._saying_what_is_there():
-            snapshot = Snapshot.open(self.folder / str(version), verify)
+            snapshot = Snapshot.open(self.folder / str(version), verify, min(READER_SECONDS, self.lock_seconds))
         try:
             self._own(snapshot.manifest)
         except SnapshotError:
@@ -282,16 +276,3 @@ class ModelVersions:
 def is_real_folder(path: Path) -> bool:
     """Not a link, which could lead out of the store."""
     return path.is_dir() and not path.is_symlink()
-
-
-def _text(path: Path) -> str | None:
-    """A small file's text; None where there is none."""
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_TEXT_BYTES).decode()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise SnapshotError(path.name, f"cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise SnapshotError(path.name, f"cannot be read: {error}") from error

@@ -107,7 +107,7 @@ def write_snapshot(
     if contents.report is not None:
         (folder / REPORT).write_text(contents.report, encoding="utf-8")
     about_onnx = _exported(folder, contents.config, weights, summary, probes) if onnx else None
-    error = rounding_error(contents.config, weights, summary, stored)
+    error = rounding_error(contents.config, weights, contents.graph, summary, stored)
     del summary, stored
     shutil.rmtree(scratch)
     manifest = Manifest(

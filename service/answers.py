@@ -95,6 +95,7 @@ class ModelsAnswer(_Answer):
     serving: ServedVersion | None
     failure: Failure | None = Field(description="of the last look; null once a version could be taken")
     probation: int | None = Field(description="the version that is left by itself if it fails too often")
+    problem: str | None = Field(default=None, description="what is damaged in the store's record of live versions")
     rolled_back: RollBack | None = Field(description="if that is how the live version became live")
     versions: list[StoredVersion]
 

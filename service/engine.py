@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from model_store import ProbeError, Snapshot
+from model_store import Snapshot
 from model_store.request_head import sum_feeds
 from service.settings import Settings
 from sgformer import Answers, AttentionSums, ExtendedAnswers, InferenceModel, NewNodes, NodeStates, extend
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 GPU_SHARE = 0.7
 """Of the free memory of a GPU: what the states may take; larger ones are gathered from the host."""
+
+
+class EngineError(Exception):
+    """This worker cannot run this version; the version is not to blame, and another worker may run it."""
 
 
 class Engine(Protocol):
@@ -97,15 +101,15 @@ class TorchEngine:
 
 
 class OnnxEngine:
-    """The graph's part in numpy, the rest by ONNX Runtime from `model.onnx`."""
+    """New nodes: their neighbourhoods on numpy, the rest by ONNX Runtime from `model.onnx`. Known nodes: numpy alone."""
 
-    merges = True  # the merged part is numpy's; ONNX Runtime sees one scenario at a time
+    merges = True  # numpy computes what is merged; ONNX Runtime sees one scenario at a time
 
     def __init__(self, snapshot: Snapshot, providers: list[str]) -> None:
         import onnxruntime
 
         if snapshot.onnx_path is None:
-            raise ProbeError("this version has no model.onnx: publish it with one, or serve with SGF_BACKEND=numpy")
+            raise EngineError("this version has no model.onnx: publish it with one, or serve with SGF_BACKEND=numpy")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1  # rows are few, and workers share the cores
         self._session = onnxruntime.InferenceSession(snapshot.onnx_path, options, providers=providers)
@@ -114,14 +118,8 @@ class OnnxEngine:
         self._sums = sum_feeds(snapshot.sums)
 
     def known(self, rows: NDArray[np.int64]) -> Answers:
-        snapshot = self._snapshot
-        model, states = snapshot.model, snapshot.states
-        logits = snapshot.known_logits(rows)
-        embeddings = [
-            self._run(model.rows(states.inputs, one), model.rows(states.layers[-1], one), 0.0, self._sums)[0]
-            for one in np.split(rows, len(rows))  # one at a time: an answer's bits do not depend on its company
-        ]
-        return Answers(np.concatenate(embeddings), logits)
+        """On numpy, which is bitwise independent of batch composition and costs no call of the runtime per row."""
+        return self._snapshot.known(rows)
 
     def extended(self, new: NewNodes, mode: Mode = "exact", max_recompute: int | None = None) -> ExtendedAnswers:
         snapshot = self._snapshot
@@ -146,7 +144,7 @@ class OnnxEngine:
 
 
 def engine_for(snapshot: Snapshot, settings: Settings) -> Engine:
-    """The engine that the settings ask for, not yet warmed."""
+    """The engine that the settings ask for, not yet warmed. Raises EngineError."""
     cuda = settings.device != "cpu" and _cuda(required=settings.device == "cuda")
     backend = settings.backend
     if backend == "auto":
@@ -176,7 +174,7 @@ def _cuda(required: bool) -> bool:
     else:
         found = torch.cuda.is_available()
     if required and not found:
-        raise ProbeError("SGF_DEVICE is cuda, and torch sees no GPU here")
+        raise EngineError("SGF_DEVICE is cuda, and torch sees no GPU here")
     return found
 
 

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from model_store import InvalidName, StoreError, UnknownModel, UnknownVersion
+from model_store import InvalidName, StoreBusy, StoreError, StoreUnavailable, UnknownModel, UnknownVersion
 from sgformer import NeighborhoodTooLarge, NewNodeError, SgformerError, UnknownNodeError
 
 STATUS: Mapping[str, int] = {
@@ -43,6 +43,8 @@ STATUS: Mapping[str, int] = {
     "deadline": 503,
     "too_many_connections": 503,
     "jobs_unavailable": 503,
+    "store_busy": 503,
+    "store_unavailable": 503,
 }
 RETRY_SECONDS = 1
 LONGEST_MESSAGE, LONGEST_DETAIL = 400, 200
@@ -91,6 +93,8 @@ def refusal_for(error: BaseException) -> Refusal:
         return Refusal("invalid", str(error))
     if isinstance(error, UnknownVersion | UnknownModel | InvalidName):
         return Refusal("unknown_version", str(error))
+    if isinstance(error, StoreUnavailable):
+        return Refusal("store_busy" if isinstance(error, StoreBusy) else "store_unavailable", str(error))
     if isinstance(error, StoreError):
         return Refusal("conflict", str(error))
     return Refusal("internal", "something went wrong here, not with your request; the log has the details")

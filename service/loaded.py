@@ -29,7 +29,7 @@ class LoadedModel:
         self.engine_name, self.merges = engine.name, engine.merges
         self.model, self.id = manifest.model, snapshot.id
         self.config, self.classes = manifest.config, manifest.classes
-        self.num_nodes = manifest.sizes.nodes
+        self.num_nodes, self.rounding_error = manifest.sizes.nodes, snapshot.rounding_error
         self.seconds = seconds
         """How long opening, warming and the probes took."""
         self.head = {"model": self.model, "version": version, "snapshot": self.id}
@@ -90,7 +90,8 @@ def load(versions: ModelVersions, version: int, settings: Settings) -> LoadedMod
     """Opens, verifies, warms and replays the probes on the engine that will serve.
 
     Raises:
-        StoreError: this version must not serve, and why.
+        SnapshotError, ProbeError: this version is wrong, and why.
+        Exception: anything else says nothing about the version: this worker cannot load it now.
     """
     seconds: dict[str, float] = {}
     snapshot = _timed(seconds, "open and verify", lambda: versions.open(version))

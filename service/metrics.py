@@ -82,7 +82,12 @@ class Metrics:
             "sgf_recomputed_nodes", "Stored states recomputed for one new node.", buckets=SIZES, registry=new
         )
         self.info = _gauge("sgf_model_info", "1 for the version that is served.", new, "livemax", ["version", "snapshot"])
-        self.swaps = Counter("sgf_model_swaps_total", "Versions taken into service, or refused.", ["result"], registry=new)
+        self.swaps = Counter(
+            "sgf_model_swaps_total",
+            "Attempts to change the version, by result.",
+            ["result"],
+            registry=new,
+        )
         self.created = _gauge(
             "sgf_model_created_timestamp_seconds", "When the served version was published.", new, "livemin"
         )
@@ -104,7 +109,7 @@ class Metrics:
         self.cache_up.set(1)
         self.retrain_waiting.set(0)
         self.retrain_epoch.set(0)
-        swaps, states = ("taken", "refused", "rolled_back"), get_args(State)
+        swaps, states = ("taken", "refused", "failed", "rolled_back"), get_args(State)
         for counter, labels in ((self.shed, SHED_REASONS), (self.swaps, swaps), (self.retrain_jobs, states)):
             for label in labels:
                 counter.labels(label)  # from 0: a series that first appears as 1 has not increased, says Prometheus

@@ -16,7 +16,7 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
-from model_store import ModelVersions, SnapshotError, StoreError, UnknownVersion
+from model_store import ModelVersions, StoreError, UnknownVersion
 from service import openapi
 from service.answers import Live, ManifestAnswer, ModelsAnswer, Ready, StoredVersion
 from service.errors import Refusal, refusal_for
@@ -94,12 +94,12 @@ def _add_models(app: FastAPI, rollout: Rollout) -> None:
         answer: dict[str, Any] = {"serving": told, "failure": rollout.failure, "probation": rollout.probation.watched}
         try:
             versions = rollout.versions()
-            live, numbers = versions.live(), versions.versions()
-            answer["rolled_back"] = last_rollback(versions)
+            state, numbers = versions.state(), versions.versions()
         except (StoreError, OSError):
-            return ModelsAnswer(**answer | {"rolled_back": None, "versions": []})  # `failure` says why
-        stored = (_stored(versions, version, version == live) for version in numbers)
-        return ModelsAnswer(**answer, versions=[one for one in stored if one is not None])
+            return ModelsAnswer(**answer, problem=None, rolled_back=None, versions=[])  # `failure` says why
+        stored = [_stored(versions, version, version == state.live) for version in numbers]
+        answer |= {"problem": state.problem, "rolled_back": last_rollback(state.history)}
+        return ModelsAnswer(**answer, versions=[entry for entry in stored if entry is not None])
 
     @app.get("/models/{version}", tags=["models"], summary="The manifest of one version: settings, scores, classes, files.")
     def manifest_of(version: Version) -> ManifestAnswer:
@@ -107,20 +107,19 @@ def _add_models(app: FastAPI, rollout: Rollout) -> None:
 
     @app.get("/models/{version}/report", tags=["models"], summary="Its training report.", response_class=HTMLResponse)
     def report(version: Version) -> HTMLResponse:
-        with rollout.versions().open(version, verify="sizes") as snapshot:
-            if snapshot.report_path is None:
-                raise Refusal("unknown_report", f"version {version} has no report")
-            page = snapshot.report_path.read_text()
+        page = rollout.versions().report(version)
+        if page is None:
+            raise Refusal("unknown_report", f"version {version} has no report")
         return HTMLResponse(page, headers={"content-security-policy": REPORT_POLICY})
 
 
 def _stored(versions: ModelVersions, version: int, live: bool) -> StoredVersion | None:
-    """None for one that was pruned while we were listing."""
+    """None for a version that was pruned during the listing."""
     try:
         manifest = versions.manifest(version)
     except UnknownVersion:
         return None
-    except SnapshotError as error:
+    except StoreError as error:
         return StoredVersion(version=version, live=live, damaged=str(error))
     return StoredVersion(
         version=version,

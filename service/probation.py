@@ -1,7 +1,7 @@
-"""The first minutes of a version that went live: where it fails, the store goes back to the one before it, by itself.
+"""The first minutes of a version that went live: if it fails, the service rolls the store back to the version before it.
 
-Every worker judges by its own answers. Of several that find the same version bad one rolls back: the store compares and
-changes under its lock. A version that was reached by rolling back is not on probation, so nothing goes round in circles.
+Every worker judges by its own answers. Of several workers that find the same version bad, one rolls back: the store compares
+and changes under its lock. A version that was reached by a roll-back is not on probation, so there is no cycle.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from model_store import LiveVersionChanged, ModelVersions, StoreError
+from model_store import History, LiveVersionChanged, ModelVersions, StoreError, StoreUnavailable
 from service.metrics import Metrics
 from service.settings import Settings
 
 LOG = logging.getLogger("service.probation")
 
 
-def last_rollback(versions: ModelVersions) -> dict[str, Any] | None:
-    """The roll-back that led to the version that is live, whoever did it; from the store, so all workers tell the same."""
-    events = versions.history().events
-    if not events or events[-1].action != "rollback":
+def last_rollback(history: History) -> dict[str, Any] | None:
+    """The roll-back that made the live version live; from the store, so all workers report the same."""
+    if not history.events or history.events[-1].action != "rollback":
         return None
-    last = events[-1]
+    last = history.events[-1]
     return {"from": last.left, "to": last.version, "why": last.why, "at": last.at}
 
 
@@ -59,9 +58,9 @@ class Probation:
             self._leave(versions, self.watched, f"{failures} of its first {answers} answers here failed")
 
     def refused(self, versions: ModelVersions, version: int, reason: str) -> None:
-        """A version could not be taken into service here."""
+        """A version was proven wrong: its content is damaged, or its probes disagree."""
         if self._seconds_left(versions, version) > 0:
-            self._leave(versions, version, f"it could not be taken into service: {reason}")
+            self._leave(versions, version, f"it is wrong: {reason}")
 
     def _seconds_left(self, versions: ModelVersions, version: int) -> float:
         """Zero or less for a version that has been live for long, or that somebody rolled back to."""
@@ -81,9 +80,12 @@ class Probation:
         try:
             now = versions.rollback(only_from=bad, why=why)
         except LiveVersionChanged:
-            return  # another worker, or a person, was quicker
+            return  # another worker or an operator has changed it already
         except (StoreError, OSError) as error:
-            LOG.error("version %s is bad (%s), and stays: %s", bad, why, error)
+            again = isinstance(error, StoreUnavailable | OSError)
+            self.watched = bad if again else None
+            then = "next attempt at the next check" if again else "activate another version"
+            LOG.error("version %s is bad (%s) and stays live: the roll-back failed (%s); %s", bad, why, error, then)
             return
         self._metrics.swaps.labels("rolled_back").inc()
         LOG.error("rolled back from version %s to %s: %s", bad, now, why)

@@ -152,6 +152,9 @@ class Settings:
     )
     training_seconds: float = _setting(86_400.0, "longest retraining; then it is stopped", _seconds)
     training_threads: int = _setting(0, "threads of a retraining; 0: half of the cores", _from_zero)
+    keep_versions: int = _setting(
+        10, "newest versions that a retraining keeps when it has published, besides the live one and the one before", _count
+    )
     auto_rollback: bool = _setting(True, "go back by itself from a version that fails soon after it went live", _switch)
     probation_seconds: float = _setting(300.0, "how long after it went live a version may be left by itself", _seconds)
     probation_answers: int = _setting(20, "answers of one worker before it judges a version by its failures", _count)

@@ -159,6 +159,12 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
         choices=get_args(Mode),
         help="make the new version live: always (the default where nothing is said), or if_better than the live one",
     )
+    parser.add_argument(
+        "--keep",
+        type=at_least_one,
+        metavar="N",
+        help="remove older versions; the newest N, the live one and the roll-back target stay (default: all)",
+    )
     parser.add_argument("--job", metavar="ID", help="kept in the manifest: which job asked for this version")
     parser.add_argument(
         "--only-while", type=Path, metavar="FILE", help="publish, and go live, only while this file is there"

@@ -213,7 +213,12 @@ def _publish(
     )
     challenger = Contestant(trained.model.config, trained.model.weights())
     outcome = deliver(
-        store.model(name), version, options.activate, lambda champion: judge(challenger, champion, data), options.events
+        store.model(name),
+        version,
+        options.activate,
+        lambda champion: judge(challenger, champion, data),
+        options.events,
+        options.keep,
     )
     return {"model": name, "version": version} | outcome
 

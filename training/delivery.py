@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
-from model_store import LiveVersionChanged, ModelVersions
+from model_store import LiveVersionChanged, ModelVersions, StoreError
 from training.events import Events
 from training.gate import Champion, Verdict
 
@@ -15,9 +16,17 @@ MOST_CHAMPIONS = 5
 
 
 def deliver(
-    versions: ModelVersions, version: int, mode: Mode, judged: Callable[[Champion | None], Verdict], events: Events
+    versions: ModelVersions,
+    version: int,
+    mode: Mode,
+    judged: Callable[[Champion | None], Verdict],
+    events: Events,
+    keep: int | None = None,
 ) -> dict[str, Any]:
-    """Tells of a new version and activates it, or not; returns whether it is `live`, and the `verdict` where there is one.
+    """Reports a new version and activates it, or not; returns whether it is `live`, and the `verdict` where there is one.
+
+    Args:
+        keep: remove older versions but the newest `keep`; before the gate, because refused versions fill the disk too.
 
     Raises:
         StoreError: its probes fail, or the live version cannot be read.
@@ -25,6 +34,8 @@ def deliver(
     """
     manifest = versions.manifest(version)
     events.tell("published", version=version, snapshot=manifest.snapshot, scores=dict(manifest.scores))
+    if keep is not None:
+        _prune(versions, keep)
     if mode == "never":
         return {"live": False}
     if mode == "always":
@@ -44,3 +55,13 @@ def deliver(
         events.tell("activated", version=version)
         return {"live": True, "verdict": verdict}
     raise LiveVersionChanged(f"other versions of {versions.name} kept going live; version {version} is published, not live")
+
+
+def _prune(versions: ModelVersions, keep: int) -> None:
+    """What cannot be removed does not fail the run: its version is published."""
+    try:
+        removed = versions.prune(keep).removed
+    except (StoreError, OSError) as error:
+        sys.stderr.write(f"old versions of {versions.name} are not removed: {error}; the next retraining tries again\n")
+    else:
+        sys.stderr.write(f"removed old versions of {versions.name}: {', '.join(map(str, removed))}\n" if removed else "")

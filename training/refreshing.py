@@ -32,7 +32,7 @@ def refresh_model(options: argparse.Namespace) -> int:
         told = f"the weights are those of version {source}, version {champion.version} is live: nothing to compare them by"
         return Verdict(False, told, champion.version)
 
-    outcome = deliver(versions, version, options.activate, judged, options.events)
+    outcome = deliver(versions, version, options.activate, judged, options.events, options.keep)
     sizes = {"nodes": graph.num_nodes, "edges": graph.num_edges}
     result: dict[str, Any] = {"model": name, "version": version} | sizes | outcome
     text = f"{published(name, version, graph.num_nodes, outcome['live'])}; the weights are those of version {source}"

@@ -40,6 +40,7 @@ class Supervision:
         """Raises Refusal: what was submitted cannot be run any more; OSError: no process, no disk."""
         arguments = parsed(job.request).arguments(Catalogue(settings.data_root))
         arguments += [f"--store={settings.store.resolve()}", f"--model={job.model}", f"--job={job.id}"]
+        arguments += [f"--keep={settings.keep_versions}"]
         return cls(job, folder, TrainingProcess.start(folder, arguments, settings, tied), settings)
 
     @classmethod

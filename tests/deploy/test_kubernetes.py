@@ -115,7 +115,7 @@ def test_only_the_images_that_serve_are_for_gpus() -> None:
 
 
 def test_every_model_is_pruned_every_night(tmp_path: Path) -> None:
-    """The command of the job, as it stands there, on an empty store, and where two models have an old version live."""
+    """The command of the job as written: on an empty store, and beside a model whose first publication failed."""
     (job,) = (one for one in manifests.written() if one["kind"] == "CronJob")
     command = manifests.containers(job)[0]["command"]
     programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -124,6 +124,7 @@ def test_every_model_is_pruned_every_night(tmp_path: Path) -> None:
     for model in ("one", "two"):
         for version in range(1, 6):
             publish(store, model=model, activate=version == 1)
+    (tmp_path / "empty").mkdir()
     run(*command, env={"PATH": programs, "SGF_STORE": str(tmp_path)})
     assert [store.model(model).versions() for model in ("one", "two")] == [[1, 3, 4, 5]] * 2
 

@@ -84,7 +84,7 @@ def test_everything_fits(overlay: str, answers: Answers) -> None:
         ),
         ("Deployment", "sgformer-worker", "spec template spec shareProcessNamespace", GONE, "nobody reaps"),
         ("Deployment", "sgformer-worker", f"{BOX} resources requests cpu", "4", "cores that it asks for"),
-        ("CronJob", "prune", "spec jobTemplate spec template spec containers 0 command 2", "sgf-model prune", "no program"),
+        ("CronJob", "prune", "spec jobTemplate spec template spec containers 0 command 0", "sgf-model", "no program"),
         ("Deployment", "sgformer", f"{BOX} envFrom 1 secretRef name", "sgf", "not the one that docs/deployment.md makes"),
         ("Deployment", "sgformer", f"{BOX} lifecycle", GONE, "before its endpoint is taken out"),
         ("Deployment", "sgformer", "spec template spec terminationGracePeriodSeconds", 10, "killed while it drains"),

@@ -40,7 +40,7 @@ def test_a_round_through_all_commands(versions: ModelVersions, capsys: pytest.Ca
     shown = run(capsys, *store, "show")[1]
     assert "demo 1 (live)" in shown
     assert "rollback 1" in shown
-    assert run(capsys, *store, "prune", "--keep", 1)[1] == "removed 0 version(s)\n"
+    assert run(capsys, *store, "prune", "--keep", 1)[1] == "demo: removed 0 version(s)\n"
     assert run(capsys, *store, "export-onnx", "--output", tmp_path / "m.onnx")[0] == 0
     onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
 
@@ -89,6 +89,48 @@ def test_a_damaged_version_is_listed_as_such(versions: ModelVersions, capsys: py
     assert (code, len(out.splitlines())) == (0, 3)
     assert run(capsys, "--store", versions.folder.parent, "show")[0] == 4
     assert run(capsys, "--store", versions.folder.parent, "activate", 1)[:2] == (0, "demo 1 is live (before: none)\n")
+
+
+def test_a_damaged_record_of_live_versions_is_a_warning(versions: ModelVersions, capsys: pytest.CaptureFixture[str]) -> None:
+    with (versions.folder / "HISTORY").open("a") as log:
+        log.write("garbage\n")
+    for command in (["list"], ["verify", "1"], ["--json", "list"]):
+        code, out, err = run(capsys, "--store", versions.folder.parent, *command)
+        assert (code, "garbage" in out) == (0, False)
+        assert err.startswith("sgf-models: warning: demo: HISTORY: 1 line(s) cannot be understood")
+    (versions.folder / "CURRENT").write_text("garbage")
+    code, out, err = run(capsys, "--store", versions.folder.parent, "list")
+    assert (code, len(out.splitlines())) == (0, 3)
+    assert "warning: demo: CURRENT: holds 'garbage'" in err
+
+
+def test_pruning_goes_on_after_a_model_that_cannot_be_pruned(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    for model in ("a", "b", "c", "d"):
+        for version in (1, 2, 3):
+            publish(store, model=model, activate=version == 1)
+    (store.root / "a" / "CURRENT").write_text("garbage")
+    (store.root / "b" / "HISTORY").write_text("garbage")
+    (store.root / "bb").mkdir()  # a first publication that failed
+    (store.root / "c" / ".lock").unlink()
+    (store.root / "c" / ".lock").mkdir()
+    code, out, err = run(capsys, "--store", store.root, "prune", "--keep", 1)
+    assert code == 1
+    assert out.splitlines()[0].startswith("a: NOT PRUNED: CURRENT: holds 'garbage'")
+    assert out.splitlines()[1:3] == ["b: removed 1 version(s) (2)", "bb: removed 0 version(s)"]
+    assert out.splitlines()[3].startswith("c: NOT PRUNED: ")
+    assert out.splitlines()[4] == "d: removed 1 version(s) (2)"
+    assert [store.model(model).versions() for model in "abcd"] == [[1, 2, 3], [1, 3], [1, 2, 3], [1, 3]]
+    assert "warning: b: HISTORY: 1 line(s) cannot be understood" in err
+    assert run(capsys, "--store", store.root, "prune", "--model", "d")[0] == 0
+    found = json.loads(run(capsys, "--store", store.root, "prune", "--json")[1])
+    assert [(one["model"], "error" in one) for one in found] == [
+        ("a", True),
+        *((m, m == "c") for m in ("b", "bb", "c", "d")),
+    ]
+
+
+def test_an_empty_store_has_nothing_to_prune(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--store", tmp_path / "none", "prune")[0] == 0
 
 
 def test_a_reader_that_leaves_early_is_no_error(versions: ModelVersions) -> None:

@@ -76,7 +76,7 @@ def test_every_byte_of_the_manifest_matters(folder: Path) -> None:
 def test_a_symbolic_link_in_place_of_a_file(folder: Path, file: str) -> None:
     (folder / file).rename(folder.parent / "elsewhere")
     (folder / file).symlink_to(folder.parent / "elsewhere")
-    refused(folder, file, "cannot be opened" if file == "manifest.json" else "is not an ordinary file")
+    refused(folder, file, "cannot be read" if file == "manifest.json" else "is not an ordinary file")
 
 
 def test_a_symbolic_link_in_place_of_a_folder(folder: Path) -> None:
@@ -155,16 +155,16 @@ def test_the_manifest_of_another_snapshot(folder: Path) -> None:
 
 
 def test_a_file_that_may_not_be_read() -> None:
-    """Root may read everything, so root asks as nobody."""
+    """That says nothing about its content. Root may read everything, so root asks as the user nobody."""
     with tempfile.TemporaryDirectory() as root:
         Path(root).chmod(0o755)
         publish(Store(f"{root}/store"))
         (Path(root) / "store" / "demo" / "1" / "states" / "layer_1.npy").chmod(0)
         code = (
-            "import os, sys; from model_store import Store, SnapshotError\n"
+            "import os, sys; from model_store import Store, StoreUnavailable\n"
             "if os.getuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
             f"try: Store({root + '/store'!r}).model('demo').open(1)\n"
-            "except SnapshotError as error: print(error)"
+            "except StoreUnavailable as error: print(error)"
         )
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert result.stdout.strip() == "layer_1.npy: cannot be read: Permission denied"

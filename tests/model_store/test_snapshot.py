@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from model_store import ModelVersions, NodeIds, ProbeError, Store, StoreError
-from sgformer import Graph, InferenceModel, NewNodes, SparseRows, summarize
+from model_store.rounding import rounding_error
+from sgformer import Graph, InferenceModel, NewNodes, NodeStates, SparseRows, summarize
 from tests.model_store.samples import FEATURES, FILES, NODES, small_contents, small_graph
 
 
@@ -99,6 +100,32 @@ def test_half_precision_states_are_half_as_large_and_say_what_it_costs(store: St
     assert 0 < error["logits"] < 1e-2
     assert difference == pytest.approx(error["logits"], rel=0.01)  # float32 answers, by two ways
     assert versions.manifest(1).states_error == {"embeddings": 0.0, "logits": 0.0}
+
+
+def test_a_snapshot_knows_how_far_its_rounded_answers_are_off(store: Store) -> None:
+    contents = small_contents(5, config={"gnn_activation": False, "alpha": 0.9})
+    store.publish("demo", contents, onnx=False)
+    store.publish("demo", contents, onnx=False, states="float16")
+    versions, nodes = store.model("demo"), np.arange(NODES)
+    new = NewNodes.build(
+        np.ones((2, FEATURES)), [[0, 3], [5]], num_nodes=NODES, num_features=FEATURES, edges=[(0, 1)], joint=True
+    )
+    with versions.open(1) as exact, versions.open(2) as rounded:
+        known = np.abs(exact.known(nodes).embeddings - rounded.known(nodes).embeddings).max()
+        added = np.abs(exact.extended(new).embeddings - rounded.extended(new).embeddings).max()
+        assert exact.rounding_error is None
+        assert rounded.rounding_error == pytest.approx(known, rel=0.01)
+        assert 0 < added <= rounded.rounding_error
+
+
+def test_rounding_is_measured_on_new_nodes_too() -> None:
+    """Known nodes read the first and the last states, new ones those between."""
+    contents = small_contents(5, config={"gnn_activation": False})
+    summary = summarize(contents.config, contents.weights, contents.graph)
+    states = summary.states
+    moved = NodeStates(states.inputs, states.layers, tuple(array + np.float32(0.1) for array in states.aggregates))
+    error = rounding_error(contents.config, contents.weights, contents.graph, summary, moved)
+    assert min(error.values()) > 0
 
 
 def test_states_that_half_precision_cannot_hold_are_refused(store: Store) -> None:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path, PosixPath
 from typing import Any
 
 import pytest
 
-from model_store import ModelVersions, NothingToRollBackTo, Snapshot, SnapshotError, Store, UnknownModel, UnknownVersion
+from model_store import (
+    ModelVersions,
+    NothingToRollBackTo,
+    Snapshot,
+    SnapshotError,
+    Store,
+    StoreUnavailable,
+    UnknownModel,
+    UnknownVersion,
+)
+from model_store.live_log import LiveLog
 from tests.model_store.samples import publish
 
 
@@ -92,7 +104,7 @@ def test_a_change_that_died_halfway_did_not_happen(versions: ModelVersions, acti
     """The log is written before CURRENT: here as after a death between the two."""
     versions.activate(2)
     log = versions.folder / "HISTORY"
-    log.write_text(log.read_text() + json.dumps({"action": action, "version": 1, "at": "now"}) + "\n")
+    log.write_text(log.read_text() + json.dumps({"action": action, "version": 1, "at": "2026-01-01T00:00:00+00:00"}) + "\n")
     assert [event.version for event in versions.history().events] == [1, 2]
     assert versions.rollback() == 1
     assert [event.action for event in versions.history().events] == ["activate", "activate", "rollback"]
@@ -100,10 +112,10 @@ def test_a_change_that_died_halfway_did_not_happen(versions: ModelVersions, acti
 
 def test_damage_to_current_and_history_is_named(versions: ModelVersions) -> None:
     (versions.folder / "HISTORY").write_text("{")
-    with pytest.raises(SnapshotError, match="HISTORY: cannot be read"):
-        versions.history()
-    with pytest.raises(SnapshotError, match="HISTORY: cannot be read"):
-        versions.prune(1)
+    state = versions.state()
+    assert (state.live, state.history.events) == (1, ())
+    assert state.problem is not None
+    assert state.problem.startswith("HISTORY: 1 line(s) cannot be understood")
     (versions.folder / "CURRENT").write_text("../2")
     with pytest.raises(SnapshotError, match=r"CURRENT: holds '../2', expected the number of a version"):
         versions.open()
@@ -134,6 +146,78 @@ def test_activating_mends_what_was_damaged(versions: ModelVersions, current: byt
     assert [event.version for event in versions.history().events] == [2]
     assert (versions.folder / "CURRENT.damaged").read_bytes() == current
     assert (versions.folder / "HISTORY.damaged").read_bytes() == history
+
+
+DAMAGED_LINES = (
+    "{",
+    "\0" * 40,
+    "\ufffd",
+    '{"action": "activate", "version": 2, "at": "yesterday"}',
+    '{"action": "activate", "version": -2, "at": "2026-01-01"}',
+)
+
+
+@pytest.mark.parametrize("damaged", DAMAGED_LINES)
+def test_one_damaged_line_of_the_history_costs_no_other_line(store: Store, damaged: str) -> None:
+    versions = four_versions(store)
+    for version in (1, 2, 3):
+        versions.activate(version)
+    log = versions.folder / "HISTORY"
+    first, _second, third = log.read_bytes().splitlines(keepends=True)
+    damage = damaged.encode() + b"\n"
+    log.write_bytes(first + damage + third)
+    history = versions.history()
+    assert ([event.version for event in history.events], history.unreadable) == ([1, 3], 1)
+    assert "HISTORY: 1 line(s) cannot be understood" in (versions.state().problem or "")
+    assert versions.prune(keep=1).removed == [2]
+    assert versions.rollback() == 1
+    assert ([event.version for event in versions.history().events], versions.state().problem) == ([1, 3, 1], None)
+    assert (versions.folder / "HISTORY.damaged").read_bytes() == first + damage + third
+
+
+def test_a_damaged_last_line_is_not_taken_for_one_that_did_not_happen(versions: ModelVersions) -> None:
+    versions.activate(2)
+    log = versions.folder / "HISTORY"
+    log.write_bytes(log.read_bytes()[:-20])
+    assert [event.version for event in versions.history().events] == [1]
+    assert versions.rollback() == 1
+
+
+def test_a_damaged_current_costs_no_line_of_the_history(store: Store) -> None:
+    versions = four_versions(store)
+    versions.activate(1)
+    versions.activate(2)
+    (versions.folder / "CURRENT").write_text("garbage")
+    state = versions.state()
+    assert (state.live, [event.version for event in state.history.events]) == (None, [1, 2])
+    assert "CURRENT: holds 'garbage'" in (state.problem or "")
+    versions.activate(3)
+    assert [event.version for event in versions.history().events] == [1, 2, 3]
+    assert versions.rollback() == 2
+
+
+def test_a_history_that_cannot_be_read_is_not_set_aside(versions: ModelVersions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An I/O error says nothing about what the file holds."""
+    opened = Path.open
+
+    def fails(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == "HISTORY":
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return opened(path, *arguments, **options)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "open", fails)
+        for use in (versions.history, versions.rollback, lambda: versions.activate(2)):
+            with pytest.raises(StoreUnavailable, match="HISTORY: cannot be read: Input/output error"):
+                use()
+        assert versions.state().problem == "HISTORY: cannot be read: Input/output error"
+    assert (versions.live(), [event.version for event in versions.history().events]) == (1, [1])
+
+
+def test_a_time_without_an_offset_is_utc(versions: ModelVersions) -> None:
+    (versions.folder / "HISTORY").write_text('{"action": "activate", "version": 1, "at": "2026-01-01T12:00:00"}\n')
+    (event,) = versions.history().events
+    assert datetime.fromisoformat(event.at) == datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def test_publishing_does_not_need_to_know_what_is_live(versions: ModelVersions) -> None:
@@ -170,12 +254,16 @@ def test_history_read_while_a_version_goes_live_is_never_short(
 ) -> None:
     answers = iter([1, 2, 2])
 
-    class Changing(ModelVersions):
+    class Changing(LiveLog):
         def live(self) -> int:
             now = next(answers)
             if now == 1:
-                log = self.folder / "HISTORY"
-                log.write_text(log.read_text() + json.dumps({"action": "activate", "version": 2, "at": "now"}) + "\n")
+                log = versions.folder / "HISTORY"
+                log.write_text(
+                    log.read_text()
+                    + json.dumps({"action": "activate", "version": 2, "at": "2026-01-01T00:00:00+00:00"})
+                    + "\n"
+                )
             return now
 
     assert [event.version for event in Changing(versions.folder).history().events] == [1, 2]

@@ -1,14 +1,19 @@
-"""Where the states of the torch engine live. No GPU is needed for that: only how much room one has is made up."""
+"""What engines compute where: the torch engine on a device whose free memory is made up, ONNX Runtime and numpy."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from model_store import Snapshot
-from service.engine import NumpyEngine, TorchEngine
+from model_store import Snapshot, Store
+from service.engine import EngineError, NumpyEngine, OnnxEngine, TorchEngine, engine_for
+from service.loaded import load
+from service.settings import Settings
 from sgformer import NewNodes
+from tests.model_store.samples import small_contents
 
 ROOM, NO_ROOM = 2**30, 2**10
 
@@ -27,3 +32,29 @@ def test_states_are_placed_where_they_fit_and_else_gathered_from_the_host(
     rows = np.array([0, 59, 3])
     np.testing.assert_allclose(engine.extended(new).logits, expected.extended(new).logits, atol=1e-5)
     np.testing.assert_allclose(engine.known(rows).embeddings, expected.known(rows).embeddings, atol=1e-5)
+
+
+def test_onnx_takes_known_nodes_from_numpy_bit_for_bit(snapshot: Snapshot) -> None:
+    engine, expected = OnnxEngine(snapshot, ["CPUExecutionProvider"]), NumpyEngine(snapshot)
+    del engine._session  # known nodes need no call of the runtime
+    rows = np.array([0, 59, 3, 3])
+    together = engine.known(rows)
+    assert together.embeddings.tobytes() == expected.known(rows).embeddings.tobytes()
+    for place, row in enumerate(rows):
+        assert engine.known(np.array([row])).embeddings.tobytes() == together.embeddings[place].tobytes()
+
+
+def test_a_worker_without_a_gpu_blames_itself(snapshot: Snapshot) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("NOT RUN: this machine has a GPU")
+    with pytest.raises(EngineError, match="SGF_DEVICE is cuda, and torch sees no GPU here"):
+        engine_for(snapshot, Settings(device="cuda"))
+
+
+@pytest.mark.parametrize("states", ["float32", "float16"])
+def test_a_loaded_model_knows_whether_its_answers_are_rounded(tmp_path: Path, states: str) -> None:
+    Store(tmp_path).publish("demo", small_contents(), onnx=False, states=states)
+    loaded = load(Store(tmp_path).model("demo"), 1, Settings(store=tmp_path))
+    assert loaded.rounding_error == loaded.snapshot.rounding_error
+    assert (loaded.rounding_error is None) == (states == "float32")
+    loaded.retire()

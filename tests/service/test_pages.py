@@ -13,8 +13,9 @@ import pytest
 
 from model_store import Store
 from service.loaded import LoadedModel
-from tests.model_store.samples import small_contents
-from tests.service.serving import in_thread
+from tests.model_store.samples import publish, small_contents
+from tests.model_store.stopped import locked_by_a_stopped_process
+from tests.service.serving import in_thread, refused
 
 
 def test_the_examples_of_the_document_work_when_pasted(client: httpx.Client) -> None:
@@ -130,3 +131,40 @@ def test_a_version_shows_its_manifest_and_its_report(tmp_path: Path) -> None:
         response = client.get("/models/1/report")
         assert response.text == "<h1>how it went</h1>"
         assert response.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+def test_a_report_is_read_alone_and_verified(tmp_path: Path) -> None:
+    """Other files of the version, damaged or missing, do not matter; a changed byte of the report does."""
+    Store(tmp_path).publish("demo", small_contents(report="<h1>how it went</h1>"), onnx=False, activate=True)
+    with in_thread(tmp_path) as client:
+        (tmp_path / "demo" / "1" / "states" / "logits.npy").unlink()
+        assert client.get("/models/1/report").text == "<h1>how it went</h1>"
+        (tmp_path / "demo" / "1" / "report.html").write_text("<h1>how it want</h1>")
+        assert "report.html: its sha256" in refused(client.get("/models/1/report"), 409, "conflict")
+        publish(Store(tmp_path))
+        refused(client.get("/models/2/report"), 404, "unknown_report")
+        refused(client.get("/models/3/report"), 404, "unknown_version")
+
+
+def test_locks_that_are_never_released_stop_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.rollout.LOCK_SECONDS", 0.1)
+    publish(Store(tmp_path), activate=True)
+    publish(Store(tmp_path), seed=2)
+    admin = {"authorization": f"Bearer {'t' * 16}"}
+    with (
+        in_thread(tmp_path, admin_token="t" * 16) as client,
+        locked_by_a_stopped_process(tmp_path / "demo" / ".lock"),
+        locked_by_a_stopped_process(tmp_path / "demo" / "2" / "manifest.json"),
+    ):
+        assert [one["version"] for one in client.get("/models").json()["versions"]] == [1, 2]
+        assert client.get("/models/2").json()["version"] == 2
+        assert client.get("/admin/jobs", headers=admin).json() == {"jobs": []}
+        for path, body, lock in (
+            ("activate", {"version": 1}, "demo/.lock"),
+            ("activate", {"version": 2}, "2/manifest.json"),
+            ("rollback", None, "demo/.lock"),
+        ):
+            response = client.post(f"/admin/models/{path}", json=body, headers=admin)
+            assert f"the lock {lock} is held by another process" in refused(response, 503, "store_busy")
+            assert response.headers["retry-after"] == "1"
+        assert client.post("/predict", json={"nodes": [1]}).status_code == 200

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from model_store import ModelVersions, Store
+from model_store import Event, ModelVersions, Store, StoreUnavailable
+from model_store.live_log import LiveLog
 from service.batching import Batcher
 from service.errors import Refusal
 from service.loaded import load
 from service.metrics import Metrics
 from service.probation import Probation
 from service.settings import Settings
-from tests.model_store.samples import publish
+from tests.model_store.samples import publish, small_contents
+from tests.model_store.stopped import locked_by_a_stopped_process
 from tests.service.serving import in_thread, until
 
 
@@ -102,6 +107,19 @@ def test_a_version_that_somebody_rolled_back_to_is_not_judged(two: Path) -> None
     assert (probation.watched, versions.live()) == (None, 1)
 
 
+def test_a_roll_back_that_finds_the_store_busy_is_tried_again(two: Path) -> None:
+    versions = ModelVersions(two / "demo", lock_seconds=0.05)
+    versions.activate(2)
+    probation = Probation(Settings(store=two, probation_answers=1), Metrics())
+    probation.begin(versions, 2)
+    probation.answered(failed=True)
+    with locked_by_a_stopped_process(two / "demo" / ".lock"):
+        probation.look(versions)
+        assert (probation.watched, versions.live()) == (2, 2)
+    probation.look(versions)
+    assert (probation.watched, versions.live()) == (None, 1)
+
+
 def looks(store: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Waits until so many workers have looked after their version twice: the second look began after the call."""
     look, looked = Probation.look, Counter[int]()
@@ -141,24 +159,82 @@ def test_few_failures_and_old_versions_and_a_switch_that_is_off_change_nothing(
         assert client.get("/models").json()["probation"] == 2
 
 
-def test_a_version_that_workers_cannot_take_is_left_by_one_of_them(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def go_live_damaged(root: Path, version: int) -> None:
+    """As if a version had been damaged on the disk right after it went live."""
+    states = root / "demo" / str(version) / "states" / "inputs.npy"
+    content = bytearray(states.read_bytes())
+    content[-1] ^= 1
+    states.write_bytes(content)
+    log = LiveLog(root / "demo")
+    log.make_live(log.history(), Event("activate", version, datetime.now(UTC).isoformat()))
+
+
+def test_a_version_that_is_proven_wrong_is_left_by_one_worker_of_several(two: Path) -> None:
     versions = Store(two).model("demo")
-
-    def fails(found: Any, version: int, settings: Any) -> Any:
-        if version == 2:
-            raise MemoryError
-        return load(found, version, settings)
-
-    monkeypatch.setattr("service.rollout.load", fails)
     with in_thread(two) as first, in_thread(two) as second:
-        versions.activate(2)
+        go_live_damaged(two, 2)
         until(lambda: versions.live() == 1)
         until(lambda: all(client.get("/models").json()["failure"] is None for client in (first, second)))
         assert (serving(first), serving(second)) == (1, 1)
-        told = [client.get("/models").json()["rolled_back"] for client in (first, second)]
-        assert told[0] == told[1], "every worker tells it, whoever did it"
-        assert (told[0]["from"], told[0]["to"]) == (2, 1)
-        assert told[0]["why"] == "it could not be taken into service: MemoryError; the log has the details"
-        versions.activate(2)
+        reports = [client.get("/models").json()["rolled_back"] for client in (first, second)]
+        assert reports[0] == reports[1], "every worker reports it"
+        assert (reports[0]["from"], reports[0]["to"]) == (2, 1)
+        assert reports[0]["why"].startswith("it is wrong: states/inputs.npy: its sha256 is not the one in the manifest")
+    assert history(two) == [("activate", 1), ("activate", 2), ("rollback", 1)]
+
+
+def test_a_version_whose_manifest_is_damaged_is_left(two: Path) -> None:
+    versions = Store(two).model("demo")
+    with in_thread(two) as client:
+        (two / "demo" / "2" / "manifest.json").write_text("{}")
+        go_live_damaged(two, 2)
         until(lambda: versions.live() == 1)
-    assert history(two)[-4:] == [("activate", 2), ("rollback", 1), ("activate", 2), ("rollback", 1)]
+        assert client.get("/models").json()["rolled_back"]["why"].startswith("it is wrong: manifest.json: format is None")
+
+
+@pytest.mark.parametrize(
+    ("cause", "shown"),
+    [
+        (MemoryError("cannot allocate 3 GiB"), "MemoryError: cannot allocate 3 GiB; the log has the details"),
+        (RuntimeError("no kernel\nin /usr/lib/x"), "RuntimeError: no kernel; the log has the details"),
+        (RuntimeError("no kernel in /usr/lib/x"), "RuntimeError; the log has the details"),
+        (OSError(errno.EIO, "Input/output error", "/srv/x"), "OSError: Input/output error; the log has the details"),
+        (StoreUnavailable("layer_1.npy: cannot be read"), "layer_1.npy: cannot be read"),
+    ],
+)
+def test_a_worker_that_cannot_load_a_version_does_not_roll_back_the_others(
+    two: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, cause: Exception, shown: str
+) -> None:
+    versions, attempts = Store(two).model("demo"), Counter[str]()
+
+    def fails(found: Any, version: int, settings: Any) -> Any:
+        if version == 2 and settings.model == "demo":  # the setting tells the two workers apart
+            attempts["failed"] += 1
+            raise cause
+        return load(found, version, settings)
+
+    monkeypatch.setattr("service.rollout.load", fails)
+    monkeypatch.setattr("service.rollout.FIRST_PAUSE_SECONDS", 0.01)
+    with in_thread(two, model="demo") as unfit, in_thread(two) as fit:
+        versions.activate(2)
+        until(lambda: serving(fit) == 2)
+        until(lambda: attempts["failed"] >= 3)
+        assert (versions.live(), serving(unfit), serving(fit)) == (2, 1, 2)
+        assert unfit.get("/models").json()["failure"]["error"] == shown
+        page = unfit.get("/metrics").text
+        assert 'sgf_model_swaps_total{result="refused"} 0.0' in page
+        assert re.search(r'sgf_model_swaps_total{result="failed"} [1-9]', page)
+    assert history(two)[-1] == ("activate", 2)
+    assert f"version 2 is not loaded ({type(cause).__name__}: {cause}); version 1 stays in service" in caplog.text
+
+
+def test_a_worker_whose_backend_a_version_lacks_keeps_the_old_one(tmp_path: Path) -> None:
+    Store(tmp_path).publish("demo", small_contents(1), activate=True)
+    versions = Store(tmp_path).model("demo")
+    with in_thread(tmp_path, backend="onnx") as onnx, in_thread(tmp_path) as other:
+        publish(Store(tmp_path), seed=2, activate=True)  # without model.onnx
+        until(lambda: serving(other) == 2)
+        until(lambda: onnx.get("/models").json()["failure"] is not None)
+        assert onnx.get("/models").json()["failure"]["error"].startswith("this version has no model.onnx")
+        assert (versions.live(), serving(onnx)) == (2, 1)
+        assert onnx.post("/predict", json={"nodes": [1]}).json()["version"] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import json
 import logging
 import os
 import re
@@ -236,6 +237,33 @@ def test_a_store_that_goes_away_does_not_stop_the_service(two: Path) -> None:
         shutil.move(two, two.with_name("away"))
         until(lambda: client.get("/models").json()["failure"] is not None)
         assert client.post("/predict", json={"nodes": [3]}).status_code == 200
+
+
+@pytest.mark.parametrize("at", ["2026-01-01T00:00:00", "yesterday", ""])
+def test_a_damaged_time_in_the_history_does_not_stop_the_start(two: Path, at: str) -> None:
+    line = json.dumps({"action": "activate", "version": 1, "at": at})
+    (two / "demo" / "HISTORY").write_text(f"{line}\n")
+    with in_thread(two) as client:
+        assert version(client) == 1
+
+
+def test_models_lists_the_versions_and_names_the_damage(two: Path) -> None:
+    versions = Store(two).model("demo")
+    with in_thread(two) as client:
+        assert client.get("/models").json()["problem"] is None
+        with (two / "demo" / "HISTORY").open("a") as log:
+            log.write("garbage\n")
+        answer = client.get("/models").json()
+        assert "HISTORY: 1 line(s) cannot be understood" in answer["problem"]
+        assert [(one["version"], one["live"]) for one in answer["versions"]] == [(1, True), (2, False)]
+        (two / "demo" / "CURRENT").write_text("garbage")
+        (two / "demo" / "2" / "manifest.json").unlink()
+        answer = client.get("/models").json()
+        assert "CURRENT: holds 'garbage'" in answer["problem"]
+        assert [(one["version"], "damaged" in one) for one in answer["versions"]] == [(1, False), (2, True)]
+        assert version(client) == 1
+        versions.activate(1)
+        assert client.get("/models").json()["problem"] is None
 
 
 def test_swaps_under_load_with_two_workers_lose_no_request(two_large: Path) -> None:

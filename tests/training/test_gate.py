@@ -149,6 +149,18 @@ def test_a_version_that_went_live_meanwhile_is_compared_with_too(store: Store, d
         versions.activate(1, instead_of=2)
 
 
+def test_a_store_that_cannot_be_pruned_does_not_fail_the_run(
+    store: Store, data: LabelledGraph, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in (1, 2):
+        publish_trained(store, data, seed)
+    versions = store.model("demo")
+    (versions.folder / "CURRENT").write_text("garbage")
+    result = deliver(versions, 2, "never", lambda _: Verdict(False, "not needed"), Events(), keep=1)
+    assert (result, versions.versions()) == ({"live": False}, [1, 2])
+    assert "old versions of demo are not removed: CURRENT: holds 'garbage'" in capsys.readouterr().err
+
+
 def test_a_refresh_keeps_the_weights_and_is_no_worse(store: Store, data: LabelledGraph) -> None:
     contestant = publish_trained(store, data, 3, activate=True)
     refresh(store, "demo", data.graph, job="j1", onnx=False)

@@ -62,6 +62,22 @@ def test_events_tell_a_run_from_its_start_to_its_end(tmp_path: Path) -> None:
     assert not (tmp_path / "training").exists(), "no checkpoint was wanted"
 
 
+def test_a_retraining_prunes_versions_that_the_gate_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_graph(tmp_path / "graph.npz")
+    for version in (1, 2, 3):
+        run(tmp_path, "--epochs", "1", "--no-checkpoint", "--activate", "always" if version < 3 else "never")
+    versions = Store(tmp_path / "models").model("demo")
+    reader = versions.open(3)
+    for _ in range(3):
+        assert run(tmp_path, "--epochs", "1", "--no-checkpoint", "--activate", "never", "--keep", "2") == 0
+    assert versions.versions() == [1, 2, 3, 5, 6], "the roll-back target, the live one, one that is read, the newest two"
+    assert "removed old versions of demo: 4\n" in capsys.readouterr().err
+    reader.close()
+    where = ["--store", str(tmp_path / "models"), "--quiet"]
+    assert main(["refresh", "--data", str(tmp_path / "graph.npz"), *where, "--keep", "1"]) == 0
+    assert versions.versions() == [1, 2, 7]
+
+
 def test_a_run_of_a_million_epochs_does_not_fill_the_disk() -> None:
     clock = itertools.count(0, 0.003)
     pace = Pace(lambda: next(clock))
