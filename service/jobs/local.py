@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 from service.errors import Refusal
-from service.jobs.discretion import Discretion
 from service.jobs.progress import log_tail, numbered_lines
 from service.jobs.record import Job
+from service.jobs.redaction import Redaction
 from service.jobs.runner import Line
 from service.jobs.sqlite_ledger import SqliteLedger
 from service.jobs.submission import Submission
@@ -30,7 +30,7 @@ class LocalRunner:
         self._settings, self._metrics = settings, metrics
         self._folder = settings.store / FOLDER
         self._ledger = SqliteLedger(self._folder / "jobs.sqlite")
-        self._discretion = Discretion.of(settings)
+        self._redaction = Redaction.of(settings)
         self._supervision: Supervision | None = None
 
     def submit(self, submission: Submission, model: str, key: str | None) -> Job:
@@ -53,12 +53,12 @@ class LocalRunner:
         return job
 
     def events(self, job_id: str, after: int) -> list[Line]:
-        return numbered_lines(self._folder_of(job_id), self._discretion, after)
+        return numbered_lines(self._folder_of(job_id), self._redaction, after)
 
     def log_tail(self, job_id: str) -> str:
-        return log_tail(self._folder_of(job_id), self._discretion)
+        return log_tail(self._folder_of(job_id), self._redaction)
 
-    def attend(self) -> bool:
+    def advance(self) -> bool:
         self._metrics.retrain_waiting.set(self._ledger.waiting())
         if self._supervision is None:
             self._supervision = self._adopted() or self._started()

@@ -22,7 +22,7 @@ from service.jobs.redis_ledger import TIMEOUT_SECONDS, RedisLedger
 from service.jobs.runner import Line
 from service.jobs.submission import Submission
 from service.jobs.supervision import closed, settled
-from service.jobs.training_process import LOCK, PERMIT, is_held
+from service.jobs.training_process import FENCING_FILE, LOCK, is_held
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -50,7 +50,7 @@ class RedisRunner:
         wanted = Job.new(model, submission.asked())
         job = self._ledger.add(wanted, key, submission.digest())
         if job.id == wanted.id:
-            with suppress(Refusal):  # Redis fell silent: `attend` counts it later
+            with suppress(Refusal):  # Redis fell silent: `advance` counts it later
                 self._count(job)
             self._hand_out(job)
         return job
@@ -70,7 +70,7 @@ class RedisRunner:
     def log_tail(self, job_id: str) -> str:
         return self._ledger.log_tail(job_id)
 
-    def attend(self) -> bool:
+    def advance(self) -> bool:
         jobs = self._ledger.jobs()
         training = [job for job in jobs if job.state == "running"]
         self._metrics.retrain_epoch.set(max((job.epoch for job in training), default=0))
@@ -110,7 +110,7 @@ class RedisRunner:
                 failure_ttl=FAILURE_SECONDS,
             )
         except RedisError as error:
-            LOG.warning("job %s waits for Redis (%s)", job.id, type(error).__name__)  # `attend` hands it out later
+            LOG.warning("job %s waits for Redis (%s)", job.id, type(error).__name__)  # `advance` hands it out later
 
     def _is_handed_out(self, job: Job) -> bool:
         """A job that RQ calls failed while it waits here is one whose worker was killed before it could begin."""
@@ -153,7 +153,7 @@ class RedisRunner:
         A job that Redis does not know may be one that it has forgotten: while it trains it is left alone.
         """
         active = {job.id: job.active for job in jobs}
-        for permit in self._folder.glob(f"*/{PERMIT}"):
+        for permit in self._folder.glob(f"*/{FENCING_FILE}"):
             folder = permit.parent
             if active.get(folder.name) or (folder.name not in active and is_held(folder / LOCK)):
                 continue

@@ -1,4 +1,4 @@
-"""Where jobs are kept and trained: the interface that the admin pages and the attendant know."""
+"""Where jobs are kept and trained: the interface that the admin pages and the leader use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Runner(Protocol):
 
     def log_tail(self, job_id: str) -> str: ...
 
-    def attend(self) -> bool:
+    def advance(self) -> bool:
         """One look after the jobs; called again and again, by one process at a time. True while there is something to do."""
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from model_store import ModelVersions, Store, StoreError
 from service.jobs.catalogue import Catalogue
-from service.jobs.discretion import Discretion
 from service.jobs.progress import event_in, log_tail, whole_lines
 from service.jobs.record import Job, State, now
+from service.jobs.redaction import Redaction
 from service.jobs.submission import parsed
 from service.jobs.training_process import TrainingProcess
 from service.settings import Settings
@@ -29,7 +29,7 @@ class Supervision:
         """`training` is None where there was one, and it is dead."""
         self.job, self.lines = job, list[str]()
         self._folder, self._training, self._settings = folder, training, settings
-        self._discretion = Discretion.of(settings)
+        self._redaction = Redaction.of(settings)
         self._place = 0
         self._last: dict[str, Any] = {}
         self._stopping: tuple[State, str | None] | None = None
@@ -63,7 +63,7 @@ class Supervision:
         return self.job
 
     def log_tail(self) -> str:
-        return log_tail(self._folder, self._discretion)
+        return log_tail(self._folder, self._redaction)
 
     def _stop(self, state: State, reason: str | None) -> None:
         self._stopping, self._kill_at = (state, reason), time.monotonic() + PATIENCE_SECONDS
@@ -80,7 +80,7 @@ class Supervision:
         return age.total_seconds() > self._settings.training_seconds
 
     def _read_events(self) -> None:
-        for line, place in whole_lines(self._folder, self._discretion, self._place):
+        for line, place in whole_lines(self._folder, self._redaction, self._place):
             self._place = place
             self.lines.append(line)
             if event := event_in(line):  # else a full disk has cut it short

@@ -16,7 +16,7 @@ from service.jobs.record import Job
 from service.jobs.redis_ledger import PREFIX, RedisLedger
 from service.jobs.redis_runner import RedisRunner
 from service.jobs.submission import Submission
-from service.jobs.training_process import LOCK, PERMIT
+from service.jobs.training_process import FENCING_FILE, LOCK
 from service.metrics import Metrics
 from service.settings import Settings
 from tests.service.jobs.retraining import data_root, weak_model
@@ -39,7 +39,7 @@ def given_up(runner: RedisRunner, ledger: RedisLedger, redis: Redis) -> Job:
     job = runner.submit(Submission(recipe="digits"), "demo", None)
     assert ledger.claim(job.id) is not None
     redis.delete(f"{PREFIX}beat:{job.id}")
-    runner.attend()
+    runner.advance()
     return runner.job(job.id)
 
 
@@ -49,13 +49,13 @@ def test_what_a_training_did_after_it_was_given_up_is_in_its_record(
     job = given_up(runner, RedisLedger(settings), redis)
     assert (job.state, job.given_up, job.version, job.live) == ("failed", True, None, False)
     weak_model(settings.store, tmp_path / "data", job=job.id, activate=False)  # it was past the last question
-    runner.attend()
+    runner.advance()
     found = runner.job(job.id)
     assert (found.state, found.version, found.live) == ("failed", 2, False)
     versions = Store(settings.store).model("demo")
     assert found.snapshot == versions.manifest(2).snapshot
     versions.activate(2)
-    runner.attend()
+    runner.advance()
     found = runner.job(job.id)
     assert (found.state, found.error, found.version, found.live) == ("failed", job.error, 2, True)
 
@@ -68,7 +68,7 @@ def test_a_job_that_went_live_before_its_worker_died_has_succeeded(
     assert ledger.claim(job.id) is not None
     weak_model(settings.store, tmp_path / "data", job=job.id)
     redis.delete(f"{PREFIX}beat:{job.id}")
-    runner.attend()
+    runner.advance()
     found = runner.job(job.id)
     assert (found.state, found.error, found.version, found.live) == ("succeeded", None, 2, True)
 
@@ -94,7 +94,7 @@ def test_every_state_is_counted_once_though_nobody_looked(server: RedisServer, s
     assert running is not None
     ledger.report(running.ended("succeeded"), [], "")
     for service in services:
-        service.attend()
+        service.advance()
     assert counted() == {"queued": 2, "running": 1, "succeeded": 1, "cancelled": 1}
 
 
@@ -104,11 +104,11 @@ def test_what_a_dead_worker_left_is_cleared_away(runner: RedisRunner, settings: 
     for folder in folders.values():
         folder.mkdir(parents=True)
         (folder / LOCK).touch()
-        (folder / PERMIT).touch()
-    (folders["local"] / PERMIT).unlink()  # not of Redis: another runner's to clear
+        (folder / FENCING_FILE).touch()
+    (folders["local"] / FENCING_FILE).unlink()  # not of Redis: another runner's to clear
     with (folders["trains"] / LOCK).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        runner.attend()
+        runner.advance()
     assert {name for name, folder in folders.items() if folder.exists()} == {"trains", "local"}
 
 
