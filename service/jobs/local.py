@@ -1,4 +1,4 @@
-"""Jobs on this machine, with nothing else needed: the record in SQLite, one training at a time, in the order they came."""
+"""Jobs on this machine: the records are in SQLite, and one training runs at a time, in the order of submission."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import shutil
 from pathlib import Path
 
-from service.errors import Refusal
 from service.jobs.progress import log_tail, numbered_lines
 from service.jobs.record import Job
 from service.jobs.redaction import Redaction
@@ -20,11 +19,11 @@ from service.settings import Settings
 
 LOG = logging.getLogger("service.jobs")
 FOLDER = ".jobs"
-"""In the store; no model can have this name."""
+"""In the store; not a valid name of a model."""
 
 
 class LocalRunner:
-    """Of its instances, one per worker, one attends: the others submit and read."""
+    """One instance per worker; only the leader's instance advances jobs, the others submit and read."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings, self._metrics = settings, metrics
@@ -74,7 +73,7 @@ class LocalRunner:
         return True
 
     def _adopted(self) -> Supervision | None:
-        """The training of a service that died: still running, or ended with nobody looking."""
+        """The training of a leader that died; it may still run."""
         job = self._ledger.running()
         return None if job is None else Supervision.adopt(job, self._folder_of(job.id), self._settings)
 
@@ -83,24 +82,21 @@ class LocalRunner:
         if job is None:
             return None
         self._metrics.job_entered(job)
-        try:
-            supervision = Supervision.start(job, self._folder_of(job.id), self._settings)
-        except (Refusal, OSError) as error:
-            reason = str(error) if isinstance(error, Refusal) else f"the training did not start: {error.strerror}"
-            failed = job.ended("failed", reason)
-            self._ledger.save(failed)
-            self._ended(failed)
-            return None
         LOG.info("job %s of %s is training", job.id, job.model)
-        return supervision
+        supervision = Supervision.start(job, self._folder_of(job.id), self._settings)
+        if supervision.job.active:
+            return supervision
+        self._ledger.save(supervision.job)
+        self._ended(supervision.job)
+        return None
 
     def _ended(self, job: Job) -> None:
         LOG.info("job %s of %s: %s%s", job.id, job.model, job.state, f" ({job.error})" if job.error else "")
         self._metrics.job_entered(job)
         self._metrics.retrain_epoch.set(0)
-        known = {one.id for one in self._ledger.jobs()}
+        known = {job.id for job in self._ledger.jobs()}
         for path in self._folder.iterdir():
-            if path.is_dir() and path.name not in known and not is_held(path / LOCK):  # held: a worker's, by way of Redis
+            if path.is_dir() and path.name not in known and not is_held(path / LOCK):  # locked: of a worker
                 shutil.rmtree(path, ignore_errors=True)
 
     def _folder_of(self, job_id: str) -> Path:

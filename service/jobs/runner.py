@@ -1,4 +1,4 @@
-"""Where jobs are kept and trained: the interface that the admin pages and the leader use."""
+"""The interface of the two job runners, as the admin pages and the leader use it, and the errors that both raise."""
 
 from __future__ import annotations
 
@@ -11,31 +11,38 @@ from service.jobs.submission import Submission
 
 class Line(NamedTuple):
     number: int
-    """From 1, so that a reader can say what it has seen."""
+    """From 1; a reader resumes after a number."""
     text: str
     """One event of the training, as JSON."""
 
 
 class Runner(Protocol):
-    """Every method may block, so call them from a thread. All raise Refusal: `jobs_unavailable` where records are away."""
+    """Every method may block, so call it from a thread, and raises JobsUnavailable if the records are unavailable."""
 
     def submit(self, submission: Submission, model: str, key: str | None) -> Job:
-        """A new job, or the one that was submitted with this key before. Refuses (conflict) while the model has one."""
+        """A new job, or the one submitted with this key before. Refuses (conflict) while the model has an active job."""
 
     def job(self, job_id: str) -> Job: ...
 
     def jobs(self) -> list[Job]:
-        """The newest first."""
+        """All recorded jobs, newest first."""
 
     def cancel(self, job_id: str) -> Job:
-        """Of a queued job at once, of a running one soon. Refuses (conflict) a job that has ended otherwise."""
+        """Cancels a queued job at once, a running one within seconds. Refuses (conflict) a job that has ended otherwise."""
 
     def events(self, job_id: str, after: int) -> list[Line]: ...
 
     def log_tail(self, job_id: str) -> str: ...
 
     def advance(self) -> bool:
-        """One look after the jobs; called again and again, by one process at a time. True while there is something to do."""
+        """One step of the leader, in one process at a time. Returns True while a training needs frequent steps."""
+
+
+class JobsUnavailable(Refusal):  # like its base
+    """The job records cannot be read or written now."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("jobs_unavailable", message)
 
 
 def unknown_job(job_id: str) -> Refusal:
@@ -43,7 +50,7 @@ def unknown_job(job_id: str) -> Refusal:
 
 
 def already_running(model: str, job_id: str) -> Refusal:
-    return Refusal("conflict", f"job {job_id} of {model} is not done yet: one at a time", job=job_id)
+    return Refusal("conflict", f"job {job_id} of {model} is not done yet; a model has one job at a time", job=job_id)
 
 
 def other_request(key: str, job_id: str) -> Refusal:

@@ -1,4 +1,4 @@
-"""The record of all jobs of a store, in SQLite: every worker sees the same, and so does a service that was restarted."""
+"""The job records of a store in SQLite, shared by all workers; they survive a restart."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.errors import Refusal
 from service.jobs.record import Job
-from service.jobs.runner import already_running, has_ended, other_request, unknown_job
+from service.jobs.runner import JobsUnavailable, already_running, has_ended, other_request, unknown_job
 from service.jobs.supervision import running
 
 READING = "BEGIN"
-"""Takes no lock from those who write."""
+"""Does not block writers."""
 KEPT = 200
-"""Jobs; older ones that have ended are forgotten."""
+"""Jobs that are kept; older ended ones are deleted."""
 FORMAT = 1
-"""Before it, 0: a key was unique over all models."""
+"""In format 0 a key was unique over all models."""
 MAKE = (
     """CREATE TABLE jobs (
         number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, model TEXT NOT NULL, state TEXT NOT NULL,
@@ -69,7 +68,7 @@ class SqliteLedger:
             _save(database, job)
 
     def cancel(self, job_id: str) -> tuple[Job, bool]:
-        """The job, and whether it was this call that ended it."""
+        """The job, and whether this call ended it."""
         with self._transaction() as database:
             job = _job(_row(database, job_id))
             waiting = job.state == "queued"
@@ -89,7 +88,7 @@ class SqliteLedger:
             return None if row is None else _job(row)
 
     def claim(self) -> Job | None:
-        """The job that has waited longest, which is running from now on."""
+        """The job that has waited longest, now running. None if no job waits."""
         with self._transaction() as database:
             row = database.execute("SELECT * FROM jobs WHERE state = 'queued' ORDER BY number").fetchone()
             if row is None:
@@ -100,7 +99,7 @@ class SqliteLedger:
 
     @contextmanager
     def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        """A connection per transaction: they are short, come from any thread, and cost about a millisecond."""
+        """A connection per transaction: transactions are short and come from any thread; opening costs about 1 ms."""
         try:
             database = self._opened()
             try:
@@ -108,10 +107,10 @@ class SqliteLedger:
                 yield database
                 database.execute("COMMIT")
             finally:
-                database.close()  # what was not committed is undone
+                database.close()  # rolls back what was not committed
         except (sqlite3.Error, OSError) as error:
-            told = f"the record of jobs cannot be used now ({type(error).__name__})"
-            raise Refusal("jobs_unavailable", told) from error
+            cause = error.strerror if isinstance(error, OSError) else error  # without the path
+            raise JobsUnavailable(f"the job records in SQLite are unavailable ({cause})") from error
 
     def _opened(self) -> sqlite3.Connection:
         if not self._made:
@@ -126,7 +125,7 @@ class SqliteLedger:
 
 
 def _make(database: sqlite3.Connection) -> None:
-    """The tables, where they are not there yet in this form. Of many workers that start at once, one makes them."""
+    """Creates or migrates the tables. Of several workers that start at once, one does it."""
     database.execute("BEGIN IMMEDIATE")
     if database.execute("PRAGMA user_version").fetchone()[0] < FORMAT:
         older = database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'jobs'").fetchone() is not None

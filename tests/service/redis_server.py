@@ -35,8 +35,10 @@ class RedisServer:
         self._process.send_signal(signal.SIGCONT)
 
     def _answers(self) -> bool:
+        """Its own process, not another server that took the port first."""
+        assert self._process.poll() is None, "redis-server has exited"
         try:
-            return bool(self.client.ping())
+            return int(self.client.info("server")["process_id"]) == self._process.pid
         except redis.ConnectionError:
             return False
 

@@ -187,7 +187,7 @@ def test_a_training_that_is_killed_has_failed_and_the_next_one_runs(running: Run
             os.kill(pid, signal.SIGKILL)
         found = ended(client, job_id)
     assert (found["state"], found["version"], found["live"]) == ("failed", None, False)
-    assert found["error"].startswith("the training process ended without a word (signal 9)")
+    assert found["error"].startswith("the training process ended without a last event (signal 9)")
     live = client.get("/health/ready").json()["version"]
     job_id = submit(client, refresh=True, activate="if_better")
     found = ended(client, job_id)
@@ -240,7 +240,7 @@ def test_a_service_that_is_killed_and_started_again_goes_on_with_its_jobs(folder
     with in_processes(store, data_root=root, training_seconds="2", **SETTINGS) as third:
         found = ended(third.client, job_id)
         assert (found["state"], found["live"]) == ("failed", False)
-        assert found["error"].startswith("the training process ended without a word: it was killed")
+        assert found["error"].startswith("the training process ended without a last event: it was killed")
         job_id = submit(third.client, overrides=FOR_EVER)
         found = ended(third.client, job_id)
         assert (found["state"], found["error"].split(",")[0]) == ("failed", "stopped after 2 s")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,8 @@ import pytest
 
 from model_store import Store
 from service.jobs.local import FOLDER
+from service.jobs.record import Job
+from service.jobs.redis_ledger import ORDER, PREFIX
 from tests.service.jobs.retraining import (
     ADMIN,
     CANCEL_SECONDS,
@@ -109,7 +113,7 @@ def test_a_worker_that_is_killed_takes_its_training_along_and_the_job_has_failed
         until(lambda: not training_processes(job_id), PATIENCE_SECONDS)  # at idle priority, with nobody left to hurry it
     found = ended(client, job_id)
     assert (found["state"], found["version"]) == ("failed", None)
-    assert found["error"].startswith("nothing was heard of its worker for 10 s")
+    assert found["error"].startswith("no heartbeat of its worker for 10 s")
     until(lambda: not left_of(folder, job_id))
     waiting = submit(client, refresh=True)
     cancelled(client, waiting)
@@ -117,7 +121,46 @@ def test_a_worker_that_is_killed_takes_its_training_along_and_the_job_has_failed
     with worker(folder, redis_server):
         assert ended(client, job_id)["state"] == "succeeded"
         until(lambda: not left_of(folder, job_id))
-    assert job(client, waiting)["state"] == "cancelled", "the worker has passed it over"
+    assert job(client, waiting)["state"] == "cancelled", "the worker skips it"
+
+
+def test_a_worker_that_is_stopped_ends_its_training_and_reports_the_job(
+    client: httpx.Client, folder: Path, redis_server: RedisServer
+) -> None:
+    with worker(folder, redis_server) as process:
+        job_id = submit(client, overrides=FOR_EVER)
+        trains(client, job_id)
+        process.terminate()
+        assert process.wait(timeout=60) == 0
+        assert not training_processes(job_id)
+        found = job(client, job_id)
+        assert (found["state"], found["error"]) == ("failed", "its worker was stopped (SIGTERM)")
+        assert found["given_up"] is False
+        assert not left_of(folder, job_id)
+    with worker(folder, redis_server) as process:
+        assert ended(client, submit(client, refresh=True))["state"] == "succeeded", "the worker is up"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
+
+
+def test_what_others_write_into_redis_is_not_run(
+    client: httpx.Client, folder: Path, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """A job of RQ, which names a function, and a record that names a folder outside of the store."""
+    made, redis = tmp_path / "made", redis_server.client
+    call = zlib.compress(json.dumps(["os.mkdir", None, [str(made)], {}]).encode())
+    facts = {"data": call, "status": "queued", "origin": "sgf", "created_at": "2020-01-01T00:00:00.000000Z", "timeout": 60}
+    redis.hset("rq:job:evil", mapping=facts)
+    redis.sadd("rq:queues", "rq:queue:sgf")
+    redis.rpush("rq:queue:sgf", "evil")
+    outside = f"{folder}/outside"
+    redis.zadd(ORDER, {outside: 1})
+    redis.set(f"{PREFIX}record:{outside}", Job.new("demo", {}).model_copy(update={"id": outside}).model_dump_json())
+    with worker(folder, redis_server):
+        assert ended(client, submit(client, refresh=True))["state"] == "succeeded", "the worker continues"
+    assert not made.exists()
+    assert not Path(outside).exists()
+    redis.flushall()
 
 
 def test_a_job_that_was_given_up_while_its_worker_was_paused_does_not_go_live(
@@ -128,20 +171,20 @@ def test_a_job_that_was_given_up_while_its_worker_was_paused_does_not_go_live(
         job_id = submit(client, overrides=QUICK | {"epochs": 2000}, activate="always")
         trains(client, job_id)
         (training,) = training_processes(job_id)
-        horse = parent_of(training)
-        for pid in (horse, training):
-            os.kill(pid, signal.SIGSTOP)  # as when their machine is
+        paused = parent_of(training)
+        for pid in (paused, training):
+            os.kill(pid, signal.SIGSTOP)  # as when their machine is paused
         try:
             found = ended(client, job_id)
             assert (found["state"], found["given_up"], found["version"], found["live"]) == ("failed", True, None, False)
             until(lambda: not left_of(folder, job_id))
             following = submit(client, overrides=FOR_EVER)
             trains(client, following)  # by the other worker
-            os.kill(training, signal.SIGCONT)  # its supervisor sleeps on
-            until(lambda: not training_processes(job_id), PATIENCE_SECONDS)
+            os.kill(training, signal.SIGCONT)  # its worker stays paused
+            until(lambda: ended_process(training), PATIENCE_SECONDS)
         finally:
-            os.kill(horse, signal.SIGCONT)
-        until(lambda: not Path(f"/proc/{horse}").exists())
+            os.kill(paused, signal.SIGCONT)
+        until(lambda: not Path(f"/proc/{training}").exists())  # its worker has reaped it, and continues
         assert Store(folder / "models").model("demo").live() == live
         after = job(client, job_id)
         assert (after["state"], after["version"], after["live"]) == ("failed", None, False)
@@ -155,6 +198,11 @@ def left_of(folder: Path, job_id: str) -> bool:
 
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def ended_process(pid: int) -> bool:
+    """A zombie, because its parent is paused."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def test_redis_that_is_killed_and_comes_back_empty_loses_no_job_that_trains(

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
 from model_store import Store
-from service.jobs import worker
 from service.jobs.local import FOLDER
 from service.jobs.record import Job
 from service.jobs.redis_ledger import PREFIX, RedisLedger
 from service.jobs.redis_runner import RedisRunner
 from service.jobs.submission import Submission
 from service.jobs.training_process import FENCING_FILE, LOCK
+from service.jobs.worker import Worker
 from service.metrics import Metrics
 from service.settings import Settings
 from tests.service.jobs.retraining import data_root, weak_model
@@ -37,7 +38,7 @@ def runner(settings: Settings, redis: Redis, monkeypatch: pytest.MonkeyPatch) ->
 
 def given_up(runner: RedisRunner, ledger: RedisLedger, redis: Redis) -> Job:
     job = runner.submit(Submission(recipe="digits"), "demo", None)
-    assert ledger.claim(job.id) is not None
+    assert ledger.claim() is not None
     redis.delete(f"{PREFIX}beat:{job.id}")
     runner.advance()
     return runner.job(job.id)
@@ -65,7 +66,7 @@ def test_a_job_that_went_live_before_its_worker_died_has_succeeded(
 ) -> None:
     ledger = RedisLedger(settings)
     job = runner.submit(Submission(recipe="digits"), "demo", None)
-    assert ledger.claim(job.id) is not None
+    assert ledger.claim() is not None
     weak_model(settings.store, tmp_path / "data", job=job.id)
     redis.delete(f"{PREFIX}beat:{job.id}")
     runner.advance()
@@ -89,8 +90,8 @@ def test_every_state_is_counted_once_though_nobody_looked(server: RedisServer, s
     assert services[1].submit(Submission(recipe="digits"), "demo", "key").id == job.id
     assert counted()["queued"] == 1, "at once"
     ledger.cancel(job.id)
-    ledger.add(other := Job.new("demo", {}), None, "digest")  # by a service that died before it could count
-    running = ledger.claim(other.id)
+    ledger.add(Job.new("demo", {}), None, "digest")  # by a service that died before it could count
+    running = ledger.claim()
     assert running is not None
     ledger.report(running.ended("succeeded"), [], "")
     for service in services:
@@ -115,12 +116,9 @@ def test_what_a_dead_worker_left_is_cleared_away(runner: RedisRunner, settings: 
 def test_a_training_that_cannot_be_started_leaves_nothing(
     runner: RedisRunner, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("STORE", settings.store), ("REDIS_URL", settings.redis_url), ("DATA_ROOT", tmp_path / "data")):
-        monkeypatch.setenv(f"SGF_{name}", str(value))
-    monkeypatch.setattr(worker, "_die_with_worker", lambda: None)  # this is no worker's child
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
     job = runner.submit(Submission(data="graph.npz"), "demo", None)
-    worker.train(job.id)
+    Worker(replace(settings, data_root=tmp_path / "data")).run(burst=True)
     found = runner.job(job.id)
     assert (found.state, found.error) == ("failed", "the training did not start: No such file or directory")
     assert not (settings.store / FOLDER / job.id).exists()
