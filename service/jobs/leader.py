@@ -12,15 +12,18 @@ from pathlib import Path
 from model_store.locks import exclusive_unless_held
 from service.errors import Refusal
 from service.jobs.runner import Runner
+from service.redis_connection import Backoff
 
 LOG = logging.getLogger("service.jobs")
 BUSY_SECONDS, IDLE_SECONDS, ELECTION_SECONDS = 0.1, 0.5, 1.0
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 10.0
 
 
 class Leader:
     def __init__(self, runner: Runner, lock: Path) -> None:
         self._runner, self._lock = runner, lock
         self._stopping = threading.Event()
+        self._backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
 
     def start(self) -> None:
@@ -38,16 +41,20 @@ class Leader:
                 self._lock.touch()
                 with exclusive_unless_held(self._lock) as elected:
                     while elected and not self._stopping.is_set():
-                        self._stopping.wait(BUSY_SECONDS if self._advance() else IDLE_SECONDS)
+                        self._stopping.wait(self._advance())
             except OSError as error:
                 LOG.warning("cannot lock the jobs of the store (%s); retrying in %g s", error, ELECTION_SECONDS)
             self._stopping.wait(ELECTION_SECONDS)
 
-    def _advance(self) -> bool:
+    def _advance(self) -> float:
+        """Returns how long to wait before the next step."""
         try:
-            return self._runner.advance()
-        except Refusal as refusal:
-            LOG.warning("jobs: %s", refusal)
+            busy = self._runner.advance()
+        except Refusal as error:
+            LOG.warning("%s; retrying in %g s", error, self._backoff.grow())
         except Exception:  # a defect or a failing disk must not end the thread
-            LOG.exception("advancing the jobs failed; retrying in %g s", IDLE_SECONDS)
-        return False
+            LOG.exception("advancing the jobs failed; retrying in %g s", self._backoff.grow())
+        else:
+            self._backoff.reset()
+            return BUSY_SECONDS if busy else IDLE_SECONDS
+        return self._backoff.seconds

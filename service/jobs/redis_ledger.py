@@ -22,10 +22,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from redis import Redis, RedisError
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from service.jobs.record import Job
 from service.jobs.runner import JobsUnavailable, Line, already_running, has_ended, other_request, unknown_job
 from service.jobs.supervision import running
+from service.redis_connection import cause_of, connection_options
 from service.settings import Settings
 
 LOG = logging.getLogger("service.jobs")
@@ -49,9 +52,14 @@ class RedisLedger:
     """Every method raises JobsUnavailable if Redis fails."""
 
     def __init__(self, settings: Settings) -> None:
-        timeouts = {"socket_timeout": TIMEOUT_SECONDS, "socket_connect_timeout": TIMEOUT_SECONDS}
-        text = {"decode_responses": True, "encoding_errors": "replace"}
-        self._redis: Any = Redis.from_url(settings.redis_url or "redis://", **text, **timeouts)
+        self._redis: Any = Redis.from_url(
+            **connection_options(settings),
+            decode_responses=True,
+            encoding_errors="replace",
+            socket_timeout=TIMEOUT_SECONDS,
+            socket_connect_timeout=TIMEOUT_SECONDS,
+            retry=Retry(NoBackoff(), 1),  # once, at once: the server may have closed an idle connection
+        )
         self._invalid: set[str] = set()
 
     def add(self, job: Job, key: str | None, digest: str) -> Job:
@@ -248,4 +256,4 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except RedisError as error:
-        raise JobsUnavailable(f"Redis, which keeps the jobs, does not answer ({type(error).__name__})") from error
+        raise JobsUnavailable(f"Redis, which keeps the jobs, failed ({cause_of(error)})") from error

@@ -24,10 +24,14 @@ from service.jobs.record import Job
 from service.jobs.redis_ledger import RedisLedger
 from service.jobs.runner import JobsUnavailable
 from service.jobs.supervision import Supervision
+from service.redis_connection import Backoff
 from service.settings import Settings, SettingsError
 
 LOG = logging.getLogger("service.worker")
-POLL_SECONDS, RETRY_SECONDS = 1.0, 1.0
+POLL_SECONDS = 1.0
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 30.0
+LONGEST_SILENCE_SECONDS = 4.0
+"""Between two attempts to report a running job, which the service abandons after 10 s without a heartbeat."""
 STEP_SECONDS, BEAT_SECONDS = 0.1, 0.25
 """A heartbeat also reads whether to cancel, which may take two seconds in all."""
 PATIENCE_SECONDS = 600.0
@@ -39,6 +43,7 @@ class Worker:
 
     def __init__(self, settings: Settings) -> None:
         self._settings, self._ledger = settings, RedisLedger(settings)
+        self._backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self._stopped_by: str | None = None
 
     def stop(self, number: int, _frame: FrameType | None = None) -> None:
@@ -52,6 +57,7 @@ class Worker:
             except JobsUnavailable as error:
                 self._retry_later(error)
                 continue
+            self._backoff.reset()
             if job is not None:
                 self._train(job)
             elif burst:
@@ -71,17 +77,18 @@ class Worker:
 
     def _follow(self, supervision: Supervision) -> None:
         """Until the training has ended. It continues while Redis is unavailable: the next report is complete."""
-        cancel, report_at = False, 0.0
+        cancel, report_at, backoff = False, 0.0, Backoff(FIRST_RETRY_SECONDS, LONGEST_SILENCE_SECONDS)
         while supervision.job.active:
             if self._stopped_by is not None:
                 supervision.stop("failed", f"its worker was stopped ({self._stopped_by})")
             job = supervision.step(cancel)
             if job.active and time.monotonic() >= report_at:
-                report_at = time.monotonic() + BEAT_SECONDS
                 try:
                     cancel = self._ledger.report(job, supervision.lines, supervision.log_tail()) or cancel
+                    backoff.reset()
                 except JobsUnavailable as error:
-                    LOG.warning("job %s is not reported: %s", job.id, error)
+                    LOG.warning("job %s continues unreported: %s; retrying in %g s", job.id, error, backoff.grow())
+                report_at = time.monotonic() + max(BEAT_SECONDS, backoff.seconds)
             time.sleep(STEP_SECONDS)
 
     def _report_end(self, supervision: Supervision) -> None:
@@ -97,8 +104,8 @@ class Worker:
                 self._retry_later(error)
 
     def _retry_later(self, error: JobsUnavailable) -> None:
-        LOG.warning("%s; retrying in %g s", error, RETRY_SECONDS)
-        self._pause(RETRY_SECONDS)
+        LOG.warning("%s; retrying in %g s", error, self._backoff.grow())
+        self._pause(self._backoff.seconds)
 
     def _pause(self, seconds: float) -> None:
         """In short sleeps, because a signal does not end a sleep."""

@@ -15,7 +15,8 @@ from tests.service.serving import free_port, until
 class RedisServer:
     def __init__(self, folder: Path, *options: str) -> None:
         self.port, self._folder, self._options = free_port(), folder, options
-        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.address = f"127.0.0.1:{self.port}"
+        self.url = f"redis://{self.address}/0"
         self.client = redis.Redis(port=self.port)
         self.start()
 
