@@ -51,6 +51,9 @@ class LocalRunner:
             self._metrics.job_entered(job)
         return job
 
+    def workers(self) -> int:
+        return 1  # the leader
+
     def events(self, job_id: str, after: int) -> list[Line]:
         return numbered_lines(self._folder_of(job_id), self._redaction, after)
 
@@ -58,6 +61,7 @@ class LocalRunner:
         return log_tail(self._folder_of(job_id), self._redaction)
 
     def advance(self) -> bool:
+        self._metrics.retrain_workers.set(self.workers())
         self._metrics.retrain_waiting.set(self._ledger.waiting())
         if self._supervision is None:
             self._supervision = self._adopted() or self._started()

@@ -7,6 +7,7 @@ sgf:jobs:active:<model>   the id of the model's job that is queued or running
 sgf:jobs:key:<model>:<key>   the job id and the request's digest of an idempotency key
 sgf:jobs:cancel:<id>      a cancel was requested
 sgf:jobs:beat:<id>        the heartbeat of its worker; expires BEAT_SECONDS after the last one
+sgf:jobs:workers          the connected workers by their last announcement, in seconds of the clock of Redis
 sgf:jobs:once:<id>:<state>   a service has counted this state in its metrics
 
 Whatever is read is data of unknown origin: it is validated, and a record that does not validate is skipped and logged.
@@ -34,10 +35,12 @@ from service.settings import Settings
 LOG = logging.getLogger("service.jobs")
 Result = TypeVar("Result")
 PREFIX = "sgf:jobs:"
-ORDER = f"{PREFIX}order"
+ORDER, WORKERS = f"{PREFIX}order", f"{PREFIX}workers"
 KEPT = 200
 KEPT_SECONDS = 30 * 86_400
 BEAT_SECONDS = 5
+WORKER_SECONDS = 10
+"""A worker counts as connected for so long after its last announcement."""
 TIMEOUT_SECONDS = 2.0
 
 
@@ -191,6 +194,22 @@ class RedisLedger:
     def beats(self, job_id: str) -> bool:
         with _failures():
             return bool(self._redis.exists(f"{PREFIX}beat:{job_id}"))
+
+    def announce(self, worker: str) -> None:
+        """Counts the worker as connected for WORKER_SECONDS."""
+        with _failures():
+            now = self._redis.time()[0]
+            self._redis.zadd(WORKERS, {worker: now})
+            self._redis.zremrangebyscore(WORKERS, "-inf", now - WORKER_SECONDS)
+
+    def withdraw(self, worker: str) -> None:
+        with _failures():
+            self._redis.zrem(WORKERS, worker)
+
+    def workers(self) -> int:
+        """How many workers are connected."""
+        with _failures():
+            return int(self._redis.zcount(WORKERS, self._redis.time()[0] - WORKER_SECONDS, "+inf"))
 
     def first_time(self, event: str) -> bool:
         """True for one of all processes that call this for the event."""

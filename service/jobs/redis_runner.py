@@ -49,6 +49,9 @@ class RedisRunner:
     def cancel(self, job_id: str) -> Job:
         return self._ledger.cancel(job_id)
 
+    def workers(self) -> int:
+        return self._ledger.workers()
+
     def events(self, job_id: str, after: int) -> list[Line]:
         return self._ledger.events(job_id, after)
 
@@ -59,6 +62,7 @@ class RedisRunner:
         jobs = self._ledger.jobs()
         training = [job for job in jobs if job.state == "running"]
         self._metrics.retrain_epoch.set(max((job.epoch for job in training), default=0))
+        self._metrics.retrain_workers.set(self._ledger.workers())
         self._metrics.retrain_waiting.set(sum(job.state == "queued" for job in jobs))
         for job in jobs:
             if job.state == "running" and self._is_abandoned(job):

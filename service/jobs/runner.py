@@ -30,6 +30,9 @@ class Runner(Protocol):
     def cancel(self, job_id: str) -> Job:
         """Cancels a queued job at once, a running one within seconds. Refuses (conflict) a job that has ended otherwise."""
 
+    def workers(self) -> int:
+        """How many processes are connected that can train jobs."""
+
     def events(self, job_id: str, after: int) -> list[Line]: ...
 
     def log_tail(self, job_id: str) -> str: ...

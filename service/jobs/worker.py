@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
 
 from service import logs
@@ -44,6 +47,7 @@ class Worker:
     def __init__(self, settings: Settings) -> None:
         self._settings, self._ledger = settings, RedisLedger(settings)
         self._backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+        self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._stopped_by: str | None = None
 
     def stop(self, number: int, _frame: FrameType | None = None) -> None:
@@ -53,6 +57,7 @@ class Worker:
     def run(self, burst: bool = False) -> None:
         while self._stopped_by is None:
             try:
+                self._ledger.announce(self._name)
                 job = self._ledger.claim()
             except JobsUnavailable as error:
                 self._retry_later(error)
@@ -64,6 +69,8 @@ class Worker:
                 break
             else:
                 self._pause(POLL_SECONDS)
+        with suppress(JobsUnavailable):  # then the announcement expires
+            self._ledger.withdraw(self._name)
 
     def _train(self, job: Job) -> None:
         folder = self._settings.store / FOLDER / job.id
@@ -84,6 +91,7 @@ class Worker:
             job = supervision.step(cancel)
             if job.active and time.monotonic() >= report_at:
                 try:
+                    self._ledger.announce(self._name)
                     cancel = self._ledger.report(job, supervision.lines, supervision.log_tail()) or cancel
                     backoff.reset()
                 except JobsUnavailable as error:

@@ -78,7 +78,10 @@ def test_a_retraining_under_load_is_watched_judged_and_taken_over(running: Runni
     for caller in callers:
         caller.start()
     try:
-        job_id = submit(client, overrides=QUICK, warm_start=True)
+        accepted = retrain(client, overrides=QUICK, warm_start=True).json()
+        assert accepted["workers"] == 1
+        assert "warning" not in accepted
+        job_id = accepted["job"]
         told = events(client, job_id)
         # Two workers took version 1, and then each took version 2.
         until(lambda: 'sgf_model_swaps_total{result="taken"} 4.0' in client.get("/metrics").text)
@@ -113,6 +116,7 @@ def test_a_retraining_under_load_is_watched_judged_and_taken_over(running: Runni
     for state in ("queued", "running", "succeeded"):
         assert f'sgf_retrain_jobs_total{{state="{state}"}} 1.0' in page
     assert "sgf_retrain_epoch 0.0" in page, "no retraining is under way"
+    assert "sgf_retrain_workers 1.0" in page
 
 
 def test_a_challenger_that_was_made_worse_stays_out_and_the_job_says_why(running: Running, folder: Path) -> None:

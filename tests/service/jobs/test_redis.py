@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from model_store import Store
 from service.jobs.local import FOLDER
 from service.jobs.record import Job
-from service.jobs.redis_ledger import ORDER, PREFIX
+from service.jobs.redis_ledger import ORDER, PREFIX, WORKERS
 from tests.service.jobs.retraining import (
     ADMIN,
     CANCEL_SECONDS,
@@ -64,12 +65,18 @@ def client(folder: Path, redis_server: RedisServer) -> Iterator[httpx.Client]:
 
 
 def test_a_worker_trains_and_everybody_sees_it(client: httpx.Client, folder: Path, redis_server: RedisServer) -> None:
-    job_id = submit(client, "nightly", overrides=QUICK)
-    assert job(client, job_id)["state"] == "queued", "there is no worker yet"
+    accepted = retrain(client, "nightly", overrides=QUICK).json()
+    job_id = accepted.pop("job")
+    found = job(client, job_id)
+    assert found["state"] == "queued", "there is no worker yet"
+    warning = "no sgf-worker is connected to this Redis; the job waits until one is"
+    assert accepted == {"workers": 0, "warning": warning}
+    assert (found["workers"], found["warning"]) == (0, warning)
+    assert "sgf_retrain_workers 0.0" in client.get("/metrics").text
     until(lambda: "sgf_retrain_jobs_waiting 1.0" in client.get("/metrics").text)
     assert submit(client, "nightly", overrides=QUICK) == job_id
     assert retrain(client, overrides=FOR_EVER).json()["details"] == {"job": job_id}
-    with worker(folder, redis_server.url):
+    with worker(folder, redis_server.url) as (process, _):
         told = events(client, job_id)
         assert [name for _, name, _ in told][-5:] == ["published", "verdict", "activated", "finished", "end"]
         found = job(client, job_id)
@@ -79,9 +86,16 @@ def test_a_worker_trains_and_everybody_sees_it(client: httpx.Client, folder: Pat
         until(lambda: 'sgf_retrain_jobs_total{state="succeeded"} 1.0' in client.get("/metrics").text)
         assert "sgf_retrain_jobs_waiting 0.0" in client.get("/metrics").text
         until(lambda: "sgf_retrain_epoch 0.0" in client.get("/metrics").text)
-        job_id = submit(client, overrides=FOR_EVER)
+        accepted = retrain(client, overrides=FOR_EVER).json()
+        job_id = accepted.pop("job")
+        assert accepted == {"workers": 1}
         trains(client, job_id)
         until(lambda: counted(client, "running") == 2)
+        until(lambda: "sgf_retrain_workers 1.0" in client.get("/metrics").text)
+        found = job(client, job_id)
+        assert (found["workers"], found["warning"]) == (None, None), "it does not wait"
+        before = announced(redis_server, process.pid)
+        until(lambda: announced(redis_server, process.pid) > before)  # while it trains
         assert counted(client, "queued") == 2, "though it waited for less than a look"
         with busy_machine():
             client.post(f"/admin/jobs/{job_id}/cancel", headers=ADMIN)
@@ -123,8 +137,9 @@ def test_a_worker_that_is_stopped_ends_its_training_and_reports_the_job(
         assert (found["state"], found["error"]) == ("failed", "its worker was stopped (SIGTERM)")
         assert found["given_up"] is False
         assert not left_of(folder, job_id)
+        assert not announced(redis_server, process.pid)
     with worker(folder, redis_server.url) as (process, _):
-        assert ended(client, submit(client, refresh=True))["state"] == "succeeded", "the worker is up"
+        until(lambda: announced(redis_server, process.pid))
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 0
 
@@ -176,6 +191,11 @@ def test_a_job_that_was_given_up_while_its_worker_was_paused_does_not_go_live(
         assert (after["state"], after["version"], after["live"]) == ("failed", None, False)
         assert job(client, following)["state"] == "running"
         cancelled(client, following)
+
+
+def announced(server: RedisServer, pid: int) -> float:
+    """When a worker has announced itself; 0 if it is not connected."""
+    return server.client.zscore(WORKERS, f"{socket.gethostname()}:{pid}") or 0
 
 
 def left_of(folder: Path, job_id: str) -> bool:

@@ -12,7 +12,7 @@ from redis import Redis
 
 from service.errors import Refusal
 from service.jobs.record import Job
-from service.jobs.redis_ledger import ORDER, PREFIX, RedisLedger
+from service.jobs.redis_ledger import ORDER, PREFIX, WORKER_SECONDS, WORKERS, RedisLedger
 from service.settings import Settings
 from tests.service.redis_server import RedisServer
 
@@ -73,7 +73,10 @@ def test_a_job_in_hand_does_not_expire_and_a_lost_record_blocks_nobody(ledger: R
 
 
 def test_the_job_that_has_waited_longest_is_claimed_by_one_of_many(server: RedisServer, ledger: RedisLedger) -> None:
-    jobs = [ledger.add(Job.new(f"model{number}", {}), None, "digest") for number in range(6)]
+    times = [{"submitted_at": f"2026-01-01T00:00:0{number}+00:00"} for number in range(6)]
+    jobs = [Job.new(f"model{number}", {}).model_copy(update=time) for number, time in enumerate(times)]
+    for job in reversed(jobs):
+        ledger.add(job, None, "digest")
     assert ledger.cancel(jobs[0].id).state == "cancelled"
     first = ledger.claim()
     assert first is not None
@@ -131,3 +134,16 @@ def test_a_record_that_was_damaged_while_the_job_trains_is_written_again(ledger:
     assert ledger.get(job.id) == job
     with pytest.raises(Refusal, match="is not done yet"):
         ledger.add(Job.new("demo", {}), "nightly", "digest")
+
+
+def test_a_worker_counts_as_connected_until_it_withdraws_or_is_silent(ledger: RedisLedger, redis: Redis) -> None:
+    assert ledger.workers() == 0
+    for worker in ("a:1", "b:1", "b:1"):
+        ledger.announce(worker)
+    assert ledger.workers() == 2
+    ledger.withdraw("a:1")
+    assert ledger.workers() == 1
+    redis.zadd(WORKERS, {"b:1": redis.time()[0] - WORKER_SECONDS - 1})
+    assert ledger.workers() == 0
+    ledger.announce("c:1")
+    assert redis.zrange(WORKERS, 0, -1) == ["c:1"], "a silent worker is removed"
