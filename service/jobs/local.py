@@ -6,10 +6,10 @@ import logging
 import shutil
 from pathlib import Path
 
-from service.jobs.progress import log_tail, numbered_lines
+from service.jobs.progress import log_tail, whole_lines
 from service.jobs.record import Job
 from service.jobs.redaction import Redaction
-from service.jobs.runner import Line
+from service.jobs.runner import Line, Place
 from service.jobs.sqlite_ledger import SqliteLedger
 from service.jobs.submission import Submission
 from service.jobs.supervision import Supervision
@@ -54,8 +54,8 @@ class LocalRunner:
     def workers(self) -> int:
         return 1  # the leader
 
-    def events(self, job_id: str, after: int) -> list[Line]:
-        return numbered_lines(self._folder_of(job_id), self._redaction, after)
+    def events(self, job_id: str, after: Place) -> list[Line]:
+        return whole_lines(self._folder_of(job_id), self._redaction, after)
 
     def log_tail(self, job_id: str) -> str:
         return log_tail(self._folder_of(job_id), self._redaction)

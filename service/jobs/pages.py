@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from model_store import ModelVersions, SnapshotError, StoreError
 from service.errors import Refusal
-from service.jobs import stream
 from service.jobs.catalogue import Catalogue
 from service.jobs.record import Job
 from service.jobs.runner import JobsUnavailable, Runner
+from service.jobs.stream import EventStreams
 from service.jobs.submission import Submission
 from service.rollout import Rollout
 
@@ -58,6 +58,7 @@ class LiveVersion(BaseModel):
 def admin_pages(runner: Runner | None, catalogue: Catalogue, rollout: Rollout) -> APIRouter:
     """`runner` is None if /admin is off: then no request gets here, and the OpenAPI document still describes it."""
     router = APIRouter(prefix="/admin", tags=["admin"])
+    streams = EventStreams()
     _add_models(router, rollout)
 
     def jobs_of() -> Runner:
@@ -94,16 +95,15 @@ def admin_pages(runner: Runner | None, catalogue: Catalogue, rollout: Rollout) -
 
     @router.get(
         "/jobs/{job_id}/events",
-        summary="What happens, as server-sent events, until the job has ended.",
+        summary="The events of a job as server-sent events, until it has ended.",
         response_class=StreamingResponse,
         responses={200: EVENT_STREAM},
     )
     def events(
-        job_id: JobId, last_event_id: Annotated[int, Header(ge=0, lt=2**31, description="go on after this one")] = 0
+        job_id: JobId, last_event_id: Annotated[int, Header(ge=0, lt=2**31, description="resume after this event")] = 0
     ) -> StreamingResponse:
-        jobs_of().job(job_id)  # an unknown one is refused before the stream begins
-        lines = stream.events(jobs_of(), job_id, last_event_id)
-        return StreamingResponse(lines, media_type="text/event-stream", headers={"cache-control": "no-store"})
+        jobs_of().job(job_id)  # refuses an unknown job before the stream begins
+        return streams.response(jobs_of(), job_id, last_event_id)
 
     return router
 

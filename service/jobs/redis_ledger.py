@@ -27,7 +27,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from service.jobs.record import Job
-from service.jobs.runner import JobsUnavailable, Line, already_running, has_ended, other_request, unknown_job
+from service.jobs.runner import JobsUnavailable, Line, Place, already_running, has_ended, other_request, unknown_job
 from service.jobs.supervision import running
 from service.redis_connection import cause_of, connection_options
 from service.settings import Settings
@@ -216,10 +216,10 @@ class RedisLedger:
         with _failures():
             return bool(self._redis.set(f"{PREFIX}once:{event}", 1, nx=True, ex=KEPT_SECONDS))
 
-    def events(self, job_id: str, after: int) -> list[Line]:
+    def events(self, job_id: str, after: Place) -> list[Line]:
         with _failures():
-            lines = self._redis.lrange(f"{PREFIX}events:{job_id}", after, -1)
-            return [Line(number, text) for number, text in enumerate(lines, after + 1)]
+            lines = self._redis.lrange(f"{PREFIX}events:{job_id}", after.number, -1)
+            return [Line(Place(number), text) for number, text in enumerate(lines, after.number + 1)]
 
     def log_tail(self, job_id: str) -> str:
         with _failures():

@@ -11,7 +11,7 @@ from model_store import Store, StoreError
 from service.jobs.local import FOLDER
 from service.jobs.record import Job, State
 from service.jobs.redis_ledger import RedisLedger
-from service.jobs.runner import JobsUnavailable, Line
+from service.jobs.runner import JobsUnavailable, Line, Place
 from service.jobs.submission import Submission
 from service.jobs.supervision import closed, settled
 from service.jobs.training_process import FENCING_FILE, LOCK, is_held
@@ -52,7 +52,7 @@ class RedisRunner:
     def workers(self) -> int:
         return self._ledger.workers()
 
-    def events(self, job_id: str, after: int) -> list[Line]:
+    def events(self, job_id: str, after: Place) -> list[Line]:
         return self._ledger.events(job_id, after)
 
     def log_tail(self, job_id: str) -> str:

@@ -9,9 +9,16 @@ from service.jobs.record import Job
 from service.jobs.submission import Submission
 
 
+class Place(NamedTuple):
+    """Where a reader of events is: behind so many events, and so many bytes of the file (0 in Redis)."""
+
+    number: int = 0
+    byte: int = 0
+
+
 class Line(NamedTuple):
-    number: int
-    """From 1; a reader resumes after a number."""
+    place: Place
+    """Behind this line."""
     text: str
     """One event of the training, as JSON."""
 
@@ -33,7 +40,8 @@ class Runner(Protocol):
     def workers(self) -> int:
         """How many processes are connected that can train jobs."""
 
-    def events(self, job_id: str, after: int) -> list[Line]: ...
+    def events(self, job_id: str, after: Place) -> list[Line]:
+        """The events behind a place; reads only those."""
 
     def log_tail(self, job_id: str) -> str: ...
 

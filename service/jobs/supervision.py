@@ -15,6 +15,7 @@ from service.jobs.catalogue import Catalogue
 from service.jobs.progress import event_in, log_tail, whole_lines
 from service.jobs.record import Job, State, now
 from service.jobs.redaction import Redaction
+from service.jobs.runner import Place
 from service.jobs.submission import parsed
 from service.jobs.training_process import TrainingProcess
 from service.settings import Settings
@@ -31,7 +32,7 @@ class Supervision:
         self.job, self.lines = job, list[str]()
         self._folder, self._training, self._settings = folder, training, settings
         self._redaction = Redaction.of(settings)
-        self._place = 0
+        self._place = Place()
         self._last: dict[str, Any] = {}
         self._stopping: tuple[State, str | None] | None = None
         self._kill_at = 0.0
@@ -87,7 +88,7 @@ class Supervision:
         return age.total_seconds() > self._settings.training_seconds
 
     def _read_events(self) -> None:
-        for line, place in whole_lines(self._folder, self._redaction, self._place):
+        for place, line in whole_lines(self._folder, self._redaction, self._place):
             self._place = place
             self.lines.append(line)
             if event := event_in(line):  # else a full disk truncated it
