@@ -71,10 +71,21 @@ def test_a_refused_connection_names_the_cause(
     assert "wrong-password" not in raised + logged
 
 
-def test_a_server_that_repeats_the_command_does_not_reveal_the_password(caplog: pytest.LogCaptureFixture) -> None:
-    """Redis before version 6, and proxies, do not know HELLO and quote its arguments."""
+@pytest.mark.parametrize(
+    ("reply", "cause"),
+    [
+        (
+            f"ERR unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `sgf`, `{PASSWORD}`, ",
+            "ERR unknown command `HELLO`",
+        ),
+        ("DENIED Redis is running in protected mode", "DENIED Redis is running in protected mode"),
+    ],
+)
+def test_an_error_of_the_server_is_repeated_without_the_password(
+    caplog: pytest.LogCaptureFixture, reply: str, cause: str
+) -> None:
+    """Redis before version 6, and proxies, do not know HELLO and quote its arguments. Protected mode needs no loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        reply = f"-ERR unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `sgf`, `{PASSWORD}`, \r\n"
 
         def serve() -> None:
             while True:
@@ -84,13 +95,13 @@ def test_a_server_that_repeats_the_command_does_not_reveal_the_password(caplog: 
                     return
                 with connection:
                     connection.recv(1000)
-                    connection.sendall(reply.encode())
+                    connection.sendall(f"-{reply}\r\n".encode())
 
         threading.Thread(target=serve, daemon=True).start()
         raised, logged = failures(settings(f"redis://sgf:{PASSWORD}@127.0.0.1:{listener.getsockname()[1]}"), caplog)
         listener.shutdown(socket.SHUT_RDWR)
-    assert "(ERR unknown command `HELLO`)" in raised
-    assert "(ERR unknown command `HELLO`)" in logged
+    assert f"({cause})" in raised
+    assert f"({cause})" in logged
 
 
 def test_a_worker_with_wrong_credentials_logs_a_line_for_each_attempt_and_continues(
