@@ -178,13 +178,12 @@ class Settings:
         if self.redis_password_file is None:
             return None
         try:
-            password = self.redis_password_file.read_text().strip()
-            problem = "" if password else "the file is empty"
+            if password := self.redis_password_file.read_text().strip():
+                return password
+            problem = "the file is empty"
         except (OSError, UnicodeError) as error:
             problem = f"the file cannot be read ({getattr(error, 'strerror', 'it is not UTF-8')})"
-        if problem:
-            raise SettingsError(f"SGF_REDIS_PASSWORD_FILE is '{self.redis_password_file}': {problem}")
-        return password
+        raise SettingsError(f"SGF_REDIS_PASSWORD_FILE is '{self.redis_password_file}': {problem}")
 
     def resolved(self) -> dict[str, str]:
         """Every setting as text, by its variable; secrets hidden."""

@@ -50,11 +50,9 @@ class Leader:
         """Returns how long to wait before the next step."""
         try:
             busy = self._runner.advance()
-        except Refusal as error:
-            LOG.warning("%s; retrying in %g s", error, self._backoff.grow())
-        except Exception:  # a defect or a failing disk must not end the thread
-            LOG.exception("advancing the jobs failed; retrying in %g s", self._backoff.grow())
-        else:
-            self._backoff.reset()
-            return BUSY_SECONDS if busy else IDLE_SECONDS
-        return self._backoff.seconds
+        except Exception as error:  # a defect or a failing disk must not end the thread
+            expected = isinstance(error, Refusal)
+            LOG.warning("jobs: %s; retrying in %g s", error, self._backoff.grow(), exc_info=not expected)
+            return self._backoff.seconds
+        self._backoff.reset()
+        return BUSY_SECONDS if busy else IDLE_SECONDS

@@ -13,8 +13,8 @@ from model_store import ModelVersions, SnapshotError, StoreError
 from service.errors import Refusal
 from service.jobs.catalogue import Catalogue
 from service.jobs.record import Job
-from service.jobs.runner import JobsUnavailable, Runner
-from service.jobs.stream import EventStreams
+from service.jobs.runner import Runner
+from service.jobs.stream import EventStream
 from service.jobs.submission import Submission
 from service.rollout import Rollout
 
@@ -58,7 +58,6 @@ class LiveVersion(BaseModel):
 def admin_pages(runner: Runner | None, catalogue: Catalogue, rollout: Rollout) -> APIRouter:
     """`runner` is None if /admin is off: then no request gets here, and the OpenAPI document still describes it."""
     router = APIRouter(prefix="/admin", tags=["admin"])
-    streams = EventStreams()
     _add_models(router, rollout)
 
     def jobs_of() -> Runner:
@@ -76,18 +75,20 @@ def admin_pages(runner: Runner | None, catalogue: Catalogue, rollout: Rollout) -
             model = rollout.versions().name
         except StoreError as error:
             raise Refusal("conflict", f"the model to retrain is unknown: {error}") from None
+        workers = jobs_of().ledger.workers()  # before the job is accepted: this may fail
         submitted = jobs_of().submit(submission, model, idempotency_key)
-        return Submitted(job=submitted.id, **_waiting(jobs_of(), submitted))
+        return Submitted(job=submitted.id, **_waiting(submitted, workers))
 
     @router.get("/jobs", summary="All recorded retrainings.")
     def jobs() -> Jobs:
-        return Jobs(jobs=jobs_of().jobs())
+        return Jobs(jobs=jobs_of().ledger.jobs())
 
     @router.get("/jobs/{job_id}", summary="One retraining: state, epoch, scores, verdict, lineage, log.")
     def show(job_id: JobId) -> JobShown:
-        job = jobs_of().job(job_id)
-        waiting = _waiting(jobs_of(), job) if job.state == "queued" else {}
-        return JobShown(**job.model_dump(), **waiting, log_tail=jobs_of().log_tail(job_id))
+        ledger = jobs_of().ledger
+        job = ledger.get(job_id)
+        waiting = _waiting(job, ledger.workers()) if job.state == "queued" else {}
+        return JobShown(**job.model_dump(), **waiting, log_tail=ledger.log_tail(job_id))
 
     @router.post("/jobs/{job_id}/cancel", summary="Stop a retraining, or take it out of the queue.")
     def cancel(job_id: JobId) -> Job:
@@ -102,18 +103,13 @@ def admin_pages(runner: Runner | None, catalogue: Catalogue, rollout: Rollout) -
     def events(
         job_id: JobId, last_event_id: Annotated[int, Header(ge=0, lt=2**31, description="resume after this event")] = 0
     ) -> StreamingResponse:
-        jobs_of().job(job_id)  # refuses an unknown job before the stream begins
-        return streams.response(jobs_of(), job_id, last_event_id)
+        jobs_of().ledger.get(job_id)  # refuses an unknown job before the stream begins
+        return EventStream(jobs_of().ledger, job_id, last_event_id)
 
     return router
 
 
-def _waiting(runner: Runner, job: Job) -> dict[str, Any]:
-    """The fields of Waiting for a job. A failure is not reported: the job itself was read or accepted."""
-    try:
-        workers = runner.workers()
-    except JobsUnavailable:
-        return {}
+def _waiting(job: Job, workers: int) -> dict[str, Any]:
     return {"workers": workers, "warning": NO_WORKER if job.state == "queued" and not workers else None}
 
 

@@ -9,18 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from model_store import InvalidName
-from model_store.names import checked_model
-
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 ACTIVE: tuple[State, ...] = ("queued", "running")
-
-
-def _checked_name(name: str) -> str:
-    try:
-        return checked_model(name)
-    except InvalidName as error:
-        raise ValueError(str(error)) from None
 
 
 def _checked_time(text: str) -> str:
@@ -38,7 +28,7 @@ class Job(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str = Field(pattern="^[0-9a-f]{16}$")
-    model: Annotated[str, AfterValidator(_checked_name)]
+    model: str = Field(pattern="^[a-z0-9][a-z0-9_-]{0,63}$")
     state: State = "queued"
     request: dict[str, Any] = Field(description="the submission, defaults filled in")
     submitted_at: Time

@@ -55,14 +55,10 @@ class RedisLedger:
     """Every method raises JobsUnavailable if Redis fails."""
 
     def __init__(self, settings: Settings) -> None:
-        self._redis: Any = Redis.from_url(
-            **connection_options(settings),
-            decode_responses=True,
-            encoding_errors="replace",
-            socket_timeout=TIMEOUT_SECONDS,
-            socket_connect_timeout=TIMEOUT_SECONDS,
-            retry=Retry(NoBackoff(), 1),  # once, at once: the server may have closed an idle connection
-        )
+        timeouts = {"socket_timeout": TIMEOUT_SECONDS, "socket_connect_timeout": TIMEOUT_SECONDS}
+        options = {"decode_responses": True, "encoding_errors": "replace", **timeouts, **connection_options(settings)}
+        # One retry, at once: the server may have closed an idle connection.
+        self._redis: Any = Redis.from_url(retry=Retry(NoBackoff(), 1), **options)
         self._invalid: set[str] = set()
 
     def add(self, job: Job, key: str | None, digest: str) -> Job:

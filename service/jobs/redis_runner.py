@@ -11,7 +11,7 @@ from model_store import Store, StoreError
 from service.jobs.local import FOLDER
 from service.jobs.record import Job, State
 from service.jobs.redis_ledger import RedisLedger
-from service.jobs.runner import JobsUnavailable, Line, Place
+from service.jobs.runner import JobsUnavailable
 from service.jobs.submission import Submission
 from service.jobs.supervision import closed, settled
 from service.jobs.training_process import FENCING_FILE, LOCK, is_held
@@ -26,7 +26,7 @@ ABANDONED_SECONDS = 10.0
 class RedisRunner:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings, self._metrics = settings, metrics
-        self._ledger = RedisLedger(settings)
+        self.ledger = RedisLedger(settings)
         self._folder = settings.store / FOLDER
         self._silent_since: dict[str, float] = {}
         self._learned: dict[str, object] = {}
@@ -34,35 +34,20 @@ class RedisRunner:
 
     def submit(self, submission: Submission, model: str, key: str | None) -> Job:
         wanted = Job.new(model, submission.asked())
-        job = self._ledger.add(wanted, key, submission.digest())
+        job = self.ledger.add(wanted, key, submission.digest())
         if job.id == wanted.id:
             with suppress(JobsUnavailable):  # the leader counts it later
                 self._count(job)
         return job
 
-    def job(self, job_id: str) -> Job:
-        return self._ledger.get(job_id)
-
-    def jobs(self) -> list[Job]:
-        return self._ledger.jobs()
-
     def cancel(self, job_id: str) -> Job:
-        return self._ledger.cancel(job_id)
-
-    def workers(self) -> int:
-        return self._ledger.workers()
-
-    def events(self, job_id: str, after: Place) -> list[Line]:
-        return self._ledger.events(job_id, after)
-
-    def log_tail(self, job_id: str) -> str:
-        return self._ledger.log_tail(job_id)
+        return self.ledger.cancel(job_id)
 
     def advance(self) -> bool:
-        jobs = self._ledger.jobs()
+        jobs = self.ledger.jobs()
         training = [job for job in jobs if job.state == "running"]
         self._metrics.retrain_epoch.set(max((job.epoch for job in training), default=0))
-        self._metrics.retrain_workers.set(self._ledger.workers())
+        self._metrics.retrain_workers.set(self.ledger.workers())
         self._metrics.retrain_waiting.set(sum(job.state == "queued" for job in jobs))
         for job in jobs:
             if job.state == "running" and self._is_abandoned(job):
@@ -82,12 +67,12 @@ class RedisRunner:
         for state in dict.fromkeys((*before, job.state)):
             event = f"{job.id}:{state}"
             if event not in self._counted:
-                if self._ledger.first_time(event):
+                if self.ledger.first_time(event):
                     self._metrics.job_entered(job.model_copy(update={"state": state}))
                 self._counted.add(event)
 
     def _is_abandoned(self, job: Job) -> bool:
-        if self._ledger.beats(job.id):
+        if self.ledger.beats(job.id):
             self._silent_since.pop(job.id, None)
             return False
         since = self._silent_since.setdefault(job.id, time.monotonic())
@@ -97,7 +82,7 @@ class RedisRunner:
         self._silent_since.pop(job.id, None)
         reason = f"no heartbeat of its worker for {ABANDONED_SECONDS:g} s: the worker was killed, or cannot reach Redis"
         ended = job.ended("failed", reason).model_copy(update={"given_up": True})
-        job = self._ledger.give_up(closed(ended, self._settings))
+        job = self.ledger.give_up(closed(ended, self._settings))
         if job.given_up:
             LOG.error("job %s of %s is abandoned: %s", job.id, job.model, reason)
         return job
@@ -109,7 +94,7 @@ class RedisRunner:
             seen = versions.versions(), versions.live()
             if self._learned.get(job.id) != seen:
                 if (found := settled(job, self._settings)) != job:
-                    self._ledger.amend(found)
+                    self.ledger.amend(found)
                 self._learned[job.id] = seen
 
     def _remove_leftovers(self, jobs: list[Job]) -> None:

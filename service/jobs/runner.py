@@ -1,4 +1,4 @@
-"""The interface of the two job runners, as the admin pages and the leader use it, and the errors that both raise."""
+"""What the admin pages and the leader use of the two job runners and their ledgers, and the errors of both."""
 
 from __future__ import annotations
 
@@ -23,19 +23,13 @@ class Line(NamedTuple):
     """One event of the training, as JSON."""
 
 
-class Runner(Protocol):
-    """Every method may block, so call it from a thread, and raises JobsUnavailable if the records are unavailable."""
+class Ledger(Protocol):
+    """The job records. Every method may block, and raises JobsUnavailable if the records are unavailable."""
 
-    def submit(self, submission: Submission, model: str, key: str | None) -> Job:
-        """A new job, or the one submitted with this key before. Refuses (conflict) while the model has an active job."""
-
-    def job(self, job_id: str) -> Job: ...
+    def get(self, job_id: str) -> Job: ...
 
     def jobs(self) -> list[Job]:
         """All recorded jobs, newest first."""
-
-    def cancel(self, job_id: str) -> Job:
-        """Cancels a queued job at once, a running one within seconds. Refuses (conflict) a job that has ended otherwise."""
 
     def workers(self) -> int:
         """How many processes are connected that can train jobs."""
@@ -44,6 +38,19 @@ class Runner(Protocol):
         """The events behind a place; reads only those."""
 
     def log_tail(self, job_id: str) -> str: ...
+
+
+class Runner(Protocol):
+    """Changes jobs. Every method may block, and raises JobsUnavailable if the records are unavailable."""
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+    def submit(self, submission: Submission, model: str, key: str | None) -> Job:
+        """A new job, or the one submitted with this key before. Refuses (conflict) while the model has an active job."""
+
+    def cancel(self, job_id: str) -> Job:
+        """Cancels a queued job at once, a running one within seconds. Refuses (conflict) a job that has ended otherwise."""
 
     def advance(self) -> bool:
         """One step of the leader, in one process at a time. Returns True while a training needs frequent steps."""

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from service.jobs.progress import log_tail, whole_lines
 from service.jobs.record import Job
-from service.jobs.runner import JobsUnavailable, already_running, has_ended, other_request, unknown_job
+from service.jobs.redaction import Redaction
+from service.jobs.runner import JobsUnavailable, Line, Place, already_running, has_ended, other_request, unknown_job
 from service.jobs.supervision import running
 
 READING = "BEGIN"
@@ -29,8 +31,9 @@ TAKE_OVER = ("INSERT INTO jobs SELECT * FROM jobs_before", "DROP TABLE jobs_befo
 
 
 class SqliteLedger:
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, redaction: Redaction) -> None:
+        """The folders of the jobs, with their events and logs, are next to the file."""
+        self._path, self._redaction = path, redaction
         self._made = False
 
     def add(self, job: Job, key: str | None, digest: str) -> Job:
@@ -58,6 +61,15 @@ class SqliteLedger:
     def jobs(self) -> list[Job]:
         with self._transaction(READING) as database:
             return [_job(row) for row in database.execute("SELECT * FROM jobs ORDER BY number DESC")]
+
+    def workers(self) -> int:
+        return 1  # the leader
+
+    def events(self, job_id: str, after: Place) -> list[Line]:
+        return whole_lines(self._path.parent / job_id, self._redaction, after)
+
+    def log_tail(self, job_id: str) -> str:
+        return log_tail(self._path.parent / job_id, self._redaction)
 
     def waiting(self) -> int:
         with self._transaction(READING) as database:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from typing import ClassVar
 
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -13,45 +14,37 @@ from starlette.types import Receive, Scope, Send
 from service.errors import Refusal
 from service.jobs.progress import event_in
 from service.jobs.record import Job
-from service.jobs.runner import Line, Place, Runner
+from service.jobs.runner import Ledger, Line, Place
 
 POLL_SECONDS, KEEP_ALIVE_SECONDS = 0.5, 15.0
 MAX_STREAMS = 32
 """Of one worker. Each stream takes a thread twice a second, and /admin and /models use the same threads."""
 
 
-class EventStreams:
-    """The event streams of one worker, limited in number."""
-
-    def __init__(self) -> None:
-        self.open = 0
-
-    def response(self, runner: Runner, job_id: str, last_event_id: int) -> EventStream:
-        return EventStream(self, events(runner, job_id, last_event_id))
-
-
 class EventStream(StreamingResponse):
-    def __init__(self, streams: EventStreams, lines: AsyncIterator[str]) -> None:
+    open_streams: ClassVar[int] = 0
+
+    def __init__(self, ledger: Ledger, job_id: str, last_event_id: int) -> None:
+        lines = events(ledger, job_id, last_event_id)
         super().__init__(lines, media_type="text/event-stream", headers={"cache-control": "no-store"})
-        self._streams = streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises Refusal (overloaded) before anything is sent."""
-        if self._streams.open >= MAX_STREAMS:
+        if EventStream.open_streams >= MAX_STREAMS:
             raise Refusal("overloaded", f"overloaded: {MAX_STREAMS} event streams are open, the limit; retry after 1 s")
-        self._streams.open += 1
+        EventStream.open_streams += 1
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._streams.open -= 1
+            EventStream.open_streams -= 1
 
 
-async def events(runner: Runner, job_id: str, last_event_id: int) -> AsyncIterator[str]:
+async def events(ledger: Ledger, job_id: str, last_event_id: int) -> AsyncIterator[str]:
     """Past events first, without those up to `last_event_id`. The last event, `end`, has the job itself."""
     place, sent_at = Place(), time.monotonic()
     while True:
         try:
-            job, lines = await asyncio.to_thread(_poll, runner, job_id, place)
+            job, lines = await asyncio.to_thread(_poll, ledger, job_id, place)
         except Refusal as refusal:
             yield _event("error", json.dumps(refusal.body()))
             return
@@ -68,9 +61,9 @@ async def events(runner: Runner, job_id: str, last_event_id: int) -> AsyncIterat
         await asyncio.sleep(POLL_SECONDS)
 
 
-def _poll(runner: Runner, job_id: str, after: Place) -> tuple[Job, list[Line]]:
-    job = runner.job(job_id)  # before its events: after the end of the job, no event follows
-    return job, runner.events(job_id, after)
+def _poll(ledger: Ledger, job_id: str, after: Place) -> tuple[Job, list[Line]]:
+    job = ledger.get(job_id)  # before its events: after the end of the job, no event follows
+    return job, ledger.events(job_id, after)
 
 
 def _name(text: str) -> str:

@@ -53,6 +53,8 @@ class Supervision:
         return cls(job, folder, TrainingProcess.adopt(folder), settings)
 
     def step(self, cancel: bool) -> Job:
+        if not self.job.active:
+            return self.job
         alive = self._training is not None and self._training.alive()  # before reading events: a dead one writes no more
         self._read_events()
         if not alive or self._training is None:
@@ -73,7 +75,7 @@ class Supervision:
 
     def stop(self, state: State, reason: str | None = None) -> None:
         """Asks the training to end, which gives the job this state; `step` kills it soon after. The first call counts."""
-        if self._stopping is None:
+        if self._stopping is None and self.job.active:
             self._stopping, self._kill_at = (state, reason), time.monotonic() + PATIENCE_SECONDS
             self._send(signal.SIGTERM)
 

@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from types import FrameType
 
 from service import logs
 from service.jobs.local import FOLDER
@@ -50,7 +49,7 @@ class Worker:
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._stopped_by: str | None = None
 
-    def stop(self, number: int, _frame: FrameType | None = None) -> None:
+    def stop(self, number: int, _frame: object = None) -> None:
         """A signal handler. It only sets a variable: the thread may hold any lock."""
         self._stopped_by = signal.Signals(number).name
 
@@ -60,7 +59,8 @@ class Worker:
                 self._ledger.announce(self._name)
                 job = self._ledger.claim()
             except JobsUnavailable as error:
-                self._retry_later(error)
+                LOG.warning("%s; retrying in %g s", error, self._backoff.grow())
+                self._pause(self._backoff.seconds)
                 continue
             self._backoff.reset()
             if job is not None:
@@ -76,44 +76,30 @@ class Worker:
         folder = self._settings.store / FOLDER / job.id
         LOG.info("job %s of %s is training", job.id, job.model)
         supervision = Supervision.start(job, folder, self._settings, tied=True)
-        self._follow(supervision)
-        self._report_end(supervision)
+        self._supervise(supervision)
         shutil.rmtree(folder, ignore_errors=True)  # its content is in Redis
         ended = supervision.job
         LOG.info("job %s of %s: %s%s", job.id, job.model, ended.state, f" ({ended.error})" if ended.error else "")
 
-    def _follow(self, supervision: Supervision) -> None:
-        """Until the training has ended. It continues while Redis is unavailable: the next report is complete."""
-        cancel, report_at, backoff = False, 0.0, Backoff(FIRST_RETRY_SECONDS, LONGEST_SILENCE_SECONDS)
-        while supervision.job.active:
+    def _supervise(self, supervision: Supervision) -> None:
+        """Until the end of the training is reported. Redis may be unavailable meanwhile: every report is complete."""
+        cancel, report_at, give_up_at, backoff = False, 0.0, 0.0, Backoff(FIRST_RETRY_SECONDS, LONGEST_SILENCE_SECONDS)
+        while True:
             if self._stopped_by is not None:
                 supervision.stop("failed", f"its worker was stopped ({self._stopped_by})")
-            job = supervision.step(cancel)
-            if job.active and time.monotonic() >= report_at:
+            if (job := supervision.step(cancel)).active:
+                give_up_at = time.monotonic() + PATIENCE_SECONDS
+            if time.monotonic() >= report_at:
                 try:
                     self._ledger.announce(self._name)
                     cancel = self._ledger.report(job, supervision.lines, supervision.log_tail()) or cancel
                     backoff.reset()
                 except JobsUnavailable as error:
-                    LOG.warning("job %s continues unreported: %s; retrying in %g s", job.id, error, backoff.grow())
+                    LOG.warning("job %s is not reported: %s; retrying in %g s", job.id, error, backoff.grow())
+                if not job.active and (not backoff.seconds or self._stopped_by or time.monotonic() > give_up_at):
+                    return  # if its end is not reported, the service abandons the job
                 report_at = time.monotonic() + max(BEAT_SECONDS, backoff.seconds)
             time.sleep(STEP_SECONDS)
-
-    def _report_end(self, supervision: Supervision) -> None:
-        end = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            try:
-                self._ledger.report(supervision.job, supervision.lines, supervision.log_tail())
-                return
-            except JobsUnavailable as error:
-                if self._stopped_by is not None or time.monotonic() > end:
-                    LOG.error("job %s: its end is not reported (%s); the service will abandon it", supervision.job.id, error)
-                    return
-                self._retry_later(error)
-
-    def _retry_later(self, error: JobsUnavailable) -> None:
-        LOG.warning("%s; retrying in %g s", error, self._backoff.grow())
-        self._pause(self._backoff.seconds)
 
     def _pause(self, seconds: float) -> None:
         """In short sleeps, because a signal does not end a sleep."""

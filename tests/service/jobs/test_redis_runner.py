@@ -41,7 +41,7 @@ def given_up(runner: RedisRunner, ledger: RedisLedger, redis: Redis) -> Job:
     assert ledger.claim() is not None
     redis.delete(f"{PREFIX}beat:{job.id}")
     runner.advance()
-    return runner.job(job.id)
+    return runner.ledger.get(job.id)
 
 
 def test_what_a_training_did_after_it_was_given_up_is_in_its_record(
@@ -51,13 +51,13 @@ def test_what_a_training_did_after_it_was_given_up_is_in_its_record(
     assert (job.state, job.given_up, job.version, job.live) == ("failed", True, None, False)
     weak_model(settings.store, tmp_path / "data", job=job.id, activate=False)  # it was past the last question
     runner.advance()
-    found = runner.job(job.id)
+    found = runner.ledger.get(job.id)
     assert (found.state, found.version, found.live) == ("failed", 2, False)
     versions = Store(settings.store).model("demo")
     assert found.snapshot == versions.manifest(2).snapshot
     versions.activate(2)
     runner.advance()
-    found = runner.job(job.id)
+    found = runner.ledger.get(job.id)
     assert (found.state, found.error, found.version, found.live) == ("failed", job.error, 2, True)
 
 
@@ -70,7 +70,7 @@ def test_a_job_that_went_live_before_its_worker_died_has_succeeded(
     weak_model(settings.store, tmp_path / "data", job=job.id)
     redis.delete(f"{PREFIX}beat:{job.id}")
     runner.advance()
-    found = runner.job(job.id)
+    found = runner.ledger.get(job.id)
     assert (found.state, found.error, found.version, found.live) == ("succeeded", None, 2, True)
 
 
@@ -119,6 +119,6 @@ def test_a_training_that_cannot_be_started_leaves_nothing(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
     job = runner.submit(Submission(data="graph.npz"), "demo", None)
     Worker(replace(settings, data_root=tmp_path / "data")).run(burst=True)
-    found = runner.job(job.id)
+    found = runner.ledger.get(job.id)
     assert (found.state, found.error) == ("failed", "the training did not start: No such file or directory")
     assert not (settings.store / FOLDER / job.id).exists()

@@ -15,6 +15,7 @@ from redis import Redis
 from service.jobs import stream
 from service.jobs.local import FOLDER, LocalRunner
 from service.jobs.record import Job
+from service.jobs.redaction import Redaction
 from service.jobs.redis_ledger import PREFIX
 from service.jobs.sqlite_ledger import SqliteLedger
 from service.jobs.training_process import EVENTS
@@ -31,13 +32,13 @@ def epoch(number: int) -> bytes:
 
 def test_a_stream_reads_only_what_is_new(tmp_path: Path) -> None:
     """The beginning of the file changes behind the reader: a reader that counts its lines again would lose one."""
-    job = SqliteLedger(tmp_path / FOLDER / "jobs.sqlite").add(Job.new("demo", {}), None, "digest")
+    job = SqliteLedger(tmp_path / FOLDER / "jobs.sqlite", Redaction()).add(Job.new("demo", {}), None, "digest")
     file = tmp_path / FOLDER / job.id / EVENTS
     file.parent.mkdir()
     file.write_bytes(epoch(1) + b"\n" + epoch(2) + b"\n" + epoch(3)[:5])
 
     async def read() -> list[str]:
-        lines = stream.events(LocalRunner(Settings(store=tmp_path), Metrics()), job.id, 1)
+        lines = stream.events(LocalRunner(Settings(store=tmp_path), Metrics()).ledger, job.id, 1)
         first = await anext(lines)
         content = file.read_bytes()
         file.write_bytes(content.replace(b"\n", b" ", 1) + epoch(3)[5:] + b"\n")
