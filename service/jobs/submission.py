@@ -1,4 +1,4 @@
-"""The body of POST /admin/retrain, and the command line that it becomes. No free text reaches a command line."""
+"""The body of POST /admin/retrain, and the command line made from it. Every argument is validated."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ class Submission(BaseModel):
             catalogue.path_of(self.data)
 
     def arguments(self, catalogue: Catalogue) -> list[str]:
-        """For `python -m training`. Raises Refusal where the data has gone since the submission was checked."""
+        """For `python -m training`. Raises Refusal as `check` does: the record may come from Redis, and data may be gone."""
+        self.check(catalogue)
         found = ["refresh"] if self.refresh else ["--no-checkpoint"]
         if self.data is not None:
             found.append(f"--data={catalogue.path_of(self.data)}")
@@ -104,7 +105,7 @@ def parsed(request: dict[str, Any]) -> Submission:
     try:
         return Submission.model_validate(request)
     except ValueError:
-        raise Refusal("invalid", "the job's request cannot be read: it was written by another version") from None
+        raise Refusal("invalid", "the job's request is not valid; it may be of another version of the service") from None
 
 
 def _flag(setting: str) -> str:

@@ -122,3 +122,24 @@ def test_a_training_that_cannot_be_started_leaves_nothing(
     found = runner.ledger.get(job.id)
     assert (found.state, found.error) == ("failed", "the training did not start: No such file or directory")
     assert not (settings.store / FOLDER / job.id).exists()
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        ({"recipe": "../elsewhere/evil.toml"}, "there is no recipe '../elsewhere/evil.toml'"),
+        ({"dataset": "--store=/elsewhere"}, "there is no data set '--store=/elsewhere'"),
+        ({"data": "../secret.npz"}, "data must be a relative path below the data root"),
+        ({"recipe": "digits", "store": "/elsewhere"}, "the job's request is not valid"),
+    ],
+)
+def test_a_forged_request_in_redis_is_checked_like_one_over_http(
+    settings: Settings, redis: Redis, tmp_path: Path, request_: dict[str, str], error: str
+) -> None:
+    ledger = RedisLedger(settings)
+    job = ledger.add(Job.new("demo", request_), None, "digest")
+    Worker(replace(settings, data_root=tmp_path / "data")).run(burst=True)
+    found = ledger.get(job.id)
+    assert found.state == "failed"
+    assert found.error is not None
+    assert found.error.startswith(error)
