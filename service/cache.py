@@ -201,7 +201,9 @@ def _unpacked(stored: bytes) -> bytes | None:
     """None for a value that this service did not write; it counts as a miss."""
     if len(stored) < 4 or zlib.crc32(stored[4:]).to_bytes(4, "little") != stored[:4]:
         return None
+    decoder = zlib.decompressobj()
     try:
-        return zlib.decompress(stored[4:])
+        value = decoder.decompress(stored[4:], LARGEST_KEPT_BYTES + 1)  # a forged value may expand to gigabytes
     except zlib.error:
         return None
+    return value if decoder.eof else None
