@@ -24,9 +24,9 @@ PULSE_SECONDS = 5.0
 MOST_PUTTING = 64
 """Concurrent writes to Redis; further answers are not cached."""
 LARGEST_KEPT_BYTES = 1024 * 1024
-"""Of an answer in Redis: packing it takes ten milliseconds, in which nobody else is answered."""
+"""Largest answer in Redis: compressing it blocks the event loop for 10 ms."""
 ENTRY_BYTES = 300
-"""What an entry of the local cache costs besides its value: the key, and the dictionary's own."""
+"""Memory of an entry of the local cache besides its value."""
 
 
 class Cache(Protocol):
@@ -54,7 +54,7 @@ def cache_for(settings: Settings, metrics: Metrics) -> Cache | None:
 
 
 class LocalCache:
-    """The most recently used answers of this process, up to a number of bytes."""
+    """The most recently used answers of this process, up to a limit in bytes."""
 
     kind, available = "local", True
 

@@ -29,7 +29,7 @@ class LocalRunner:
         self._supervision: Supervision | None = None
 
     def submit(self, submission: Submission, model: str, key: str | None) -> Job:
-        wanted = Job.new(model, submission.asked())
+        wanted = Job.new(model, submission.content())
         job = self.ledger.add(wanted, key, submission.digest())
         if job.id == wanted.id:
             self._metrics.job_entered(job)

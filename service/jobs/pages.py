@@ -84,7 +84,7 @@ def admin_pages(runner: Runner | None, catalogue: Catalogue, rollout: Rollout) -
         return Jobs(jobs=jobs_of().ledger.jobs())
 
     @router.get("/jobs/{job_id}", summary="One retraining: state, epoch, scores, verdict, lineage, log.")
-    def show(job_id: JobId) -> JobShown:
+    def job(job_id: JobId) -> JobShown:
         ledger = jobs_of().ledger
         job = ledger.get(job_id)
         waiting = _waiting(job, ledger.workers()) if job.state == "queued" else {}

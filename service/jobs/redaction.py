@@ -1,6 +1,6 @@
 """Redacts absolute paths from logs and events: only the last component of a path is shown.
 
-Known folders are replaced first, because only a known folder with spaces in its name can be told apart from a sentence.
+Known folders are replaced first, because only a known folder with spaces in its name can be distinguished from a sentence.
 """
 
 from __future__ import annotations

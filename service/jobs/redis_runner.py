@@ -33,7 +33,7 @@ class RedisRunner:
         self._counted: set[str] = set()
 
     def submit(self, submission: Submission, model: str, key: str | None) -> Job:
-        wanted = Job.new(model, submission.asked())
+        wanted = Job.new(model, submission.content())
         job = self.ledger.add(wanted, key, submission.digest())
         if job.id == wanted.id:
             with suppress(JobsUnavailable):  # the leader counts it later
