@@ -18,8 +18,8 @@ from service.answering import Answering
 from service.batching import Batcher
 from service.cache import cache_for
 from service.gateway import Gateway
-from service.jobs.attendant import Attendant
 from service.jobs.catalogue import Catalogue
+from service.jobs.leader import Leader
 from service.jobs.local import FOLDER, LocalRunner
 from service.jobs.pages import admin_pages
 from service.jobs.runner import Runner
@@ -53,7 +53,7 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
 
     batcher, cache = Batcher(settings, metrics), cache_for(settings, metrics)
     runner = None if settings.admin_token is None else runner_for(settings, metrics)
-    attendant = None if runner is None else Attendant(runner, settings.store / FOLDER / "attendant.lock")
+    leader = None if runner is None else Leader(runner, settings.store / FOLDER / "attendant.lock")
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -61,8 +61,8 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
         await rollout.start()
         if cache is not None:
             cache.start()
-        if attendant is not None:
-            attendant.start()
+        if leader is not None:
+            leader.start()
         gc.collect()
         gc.freeze()  # what was imported and loaded stays: no collection needs to walk over it again
         gc.set_threshold(*GC_THRESHOLDS)
@@ -70,8 +70,8 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
             yield
         finally:
             booking.cancel()
-            if attendant is not None:
-                await asyncio.to_thread(attendant.stop)
+            if leader is not None:
+                await asyncio.to_thread(leader.stop)
             await batcher.close()
             await rollout.stop()
             if cache is not None:

@@ -1,4 +1,4 @@
-"""Answers that were given before. A cache may be slow, full, flushed or down: that costs a bounded delay, never an error.
+"""A cache of answers. If it is slow, full, flushed or down, that costs a bounded delay, never an error.
 
 A key is the snapshot's hash and the question's: a swap can never serve an answer of another version.
 """
@@ -15,17 +15,18 @@ from functools import partial
 from typing import Any, Protocol
 
 from service.metrics import Metrics
+from service.redis_connection import Backoff, cause_of, connection_options
 from service.settings import Settings
 
 LOG = logging.getLogger("service.cache")
-LONGEST_PAUSE_SECONDS = 10.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 10.0
 PULSE_SECONDS = 5.0
 MOST_PUTTING = 64
-"""Answers on their way to Redis; more than that are not kept."""
+"""Concurrent writes to Redis; further answers are not cached."""
 LARGEST_KEPT_BYTES = 1024 * 1024
-"""Of an answer in Redis: packing it takes ten milliseconds, in which nobody else is answered."""
+"""Largest answer in Redis: compressing it blocks the event loop for 10 ms."""
 ENTRY_BYTES = 300
-"""What an entry of the local cache costs besides its value: the key, and the dictionary's own."""
+"""Memory of an entry of the local cache besides its value."""
 
 
 class Cache(Protocol):
@@ -33,12 +34,12 @@ class Cache(Protocol):
 
     @property
     def available(self) -> bool:
-        """False while it is left alone after a failure: then nobody asks it."""
+        """False while the cache is not used after a failure."""
 
     async def get(self, key: str) -> bytes | None: ...
 
     def put(self, key: str, value: bytes) -> None:
-        """Returns at once: nobody waits until an answer is kept."""
+        """Returns at once; the value is written in the background."""
 
     def start(self) -> None:
         """Called once the event loop runs."""
@@ -53,7 +54,7 @@ def cache_for(settings: Settings, metrics: Metrics) -> Cache | None:
 
 
 class LocalCache:
-    """The most recently used answers of this process, up to a number of bytes."""
+    """The most recently used answers of this process, up to a limit in bytes."""
 
     kind, available = "local", True
 
@@ -84,7 +85,7 @@ class LocalCache:
 
 
 class RedisCache:
-    """Shared by all workers. After a failure it is left alone for a while, longer each time, and then tried again."""
+    """Shared by all workers. After a failure it is not used for a while, with exponential backoff."""
 
     kind = "redis"
 
@@ -94,26 +95,27 @@ class RedisCache:
         from redis.backoff import NoBackoff
 
         self._client: Any = Redis.from_url(
-            settings.redis_url or "",
-            socket_timeout=None,  # that would be for each step, of which a new connection has four; `_in_time` is for all
-            socket_connect_timeout=settings.redis_timeout_seconds,  # what closing a connection may take, too
-            retry=Retry(NoBackoff(), 0),  # a second try would double the delay that we promise
+            **connection_options(settings),
+            socket_timeout=None,  # a limit per step, of which a new connection has four; `_in_time` limits all of them
+            socket_connect_timeout=settings.redis_timeout_seconds,  # also limits closing a connection
+            retry=Retry(NoBackoff(), 0),  # a second attempt would double the promised delay
         )
         self._in_time = partial(asyncio.timeout, settings.redis_timeout_seconds)
         self._ttl_ms = round(settings.cache_ttl_seconds * 1000)
         self._metrics = metrics
-        self._pause, self._closed_until, self._full_until = 0.0, 0.0, 0.0
+        self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        self._closed_until, self._full_until = 0.0, 0.0
         self._putting: set[asyncio.Task[None]] = set()
         self._pulse: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._pulse = asyncio.create_task(self._feel_pulse())
+        self._pulse = asyncio.create_task(self._check_health())
 
     async def get(self, key: str) -> bytes | None:
         try:
             async with self._in_time():
                 stored = await self._client.get(f"sgf:{key}")
-        except Exception as error:  # whatever the client raises: the answer is computed instead
+        except Exception as error:  # the answer is computed instead
             self._failed(error)
             return None
         self._answered()
@@ -141,25 +143,25 @@ class RedisCache:
                 await self._client.set(f"sgf:{key}", packed, px=self._ttl_ms)
         except ResponseError as error:
             self._keeps_nothing(error)
-        except Exception as error:  # whatever the client raises: the answer is not kept
+        except Exception as error:  # the answer is not cached
             self._failed(error)
 
     async def close(self) -> None:
         for task in (self._pulse, *self._putting):
             if task is not None:
                 task.cancel()
-        with suppress(Exception):  # a Redis that does not let go is left as it is
+        with suppress(Exception):  # the process ends anyway
             await self._client.aclose()
 
-    async def _feel_pulse(self) -> None:
-        """Nobody may ask it for hours, or only for known nodes, which are not looked up: its gauge is true all the same."""
+    async def _check_health(self) -> None:
+        """Keeps the gauge correct while no request uses the cache."""
         while True:
             await asyncio.sleep(PULSE_SECONDS)
             if self.available:
                 try:
                     async with self._in_time():
                         await self._client.ping()
-                except Exception as error:  # whatever the client raises: it is down
+                except Exception as error:  # it is down
                     self._failed(error)
                 else:
                     self._answered()
@@ -169,25 +171,25 @@ class RedisCache:
         return time.monotonic() >= self._closed_until
 
     def _answered(self) -> None:
-        if self._pause:
-            self._pause = 0.0
+        if self._backoff.seconds:
+            LOG.info("Redis answers again; the cache is in use")
+            self._backoff.reset()
             self._metrics.cache_up.set(1)
 
     def _keeps_nothing(self, error: Exception) -> None:
-        """It is full, or a replica: what it has can still be read."""
+        """Redis is full or a read-only replica: it can still be read."""
         self._metrics.cache_errors.inc()
-        if time.monotonic() >= self._full_until:  # else one of many that were on their way
+        if time.monotonic() >= self._full_until:  # else one of several concurrent writes
             self._full_until = time.monotonic() + LONGEST_PAUSE_SECONDS
-            LOG.warning("Redis keeps nothing (%s); it is only read for %.0f s", error, LONGEST_PAUSE_SECONDS)
+            LOG.warning("Redis refused a write (%s); writing again in %g s", cause_of(error), LONGEST_PAUSE_SECONDS)
 
     def _failed(self, error: Exception) -> None:
         self._metrics.cache_errors.inc()
         if not self.available:
-            return  # one of many that were on their way when it failed: that counts once
+            return  # one of several concurrent requests: the failure counts once
         self._metrics.cache_up.set(0)
-        self._pause = min(max(2 * self._pause, 0.25), LONGEST_PAUSE_SECONDS)
-        self._closed_until = time.monotonic() + self._pause
-        LOG.warning("Redis failed (%s); it is left alone for %.2f s", type(error).__name__, self._pause)
+        self._closed_until = time.monotonic() + self._backoff.grow()
+        LOG.warning("Redis failed (%s); retrying in %g s", cause_of(error), self._backoff.seconds)
 
 
 def _packed(value: bytes) -> bytes:
@@ -196,10 +198,12 @@ def _packed(value: bytes) -> bytes:
 
 
 def _unpacked(stored: bytes) -> bytes | None:
-    """None for what we did not write: it counts as a miss."""
+    """None for a value that this service did not write; it counts as a miss."""
     if len(stored) < 4 or zlib.crc32(stored[4:]).to_bytes(4, "little") != stored[:4]:
         return None
+    decoder = zlib.decompressobj()
     try:
-        return zlib.decompress(stored[4:])
+        value = decoder.decompress(stored[4:], LARGEST_KEPT_BYTES + 1)  # a forged value may expand to gigabytes
     except zlib.error:
         return None
+    return value if decoder.eof else None

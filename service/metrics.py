@@ -98,6 +98,7 @@ class Metrics:
         self.peak_memory = _gauge("sgf_process_peak_memory_bytes", "The most that it was.", new, "liveall")
         self.retrain_jobs = Counter("sgf_retrain_jobs_total", "Retrainings that entered a state.", ["state"], registry=new)
         self.retrain_waiting = _gauge("sgf_retrain_jobs_waiting", "Retrainings nobody has begun.", new, "livemostrecent")
+        self.retrain_workers = _gauge("sgf_retrain_workers", "Connected processes that can train.", new, "livemostrecent")
         self.retrain_epoch = _gauge("sgf_retrain_epoch", "Of the retraining under way.", new, "livemostrecent")
         self.build = _gauge("sgf_build_info", "Of this software.", new, "livemax", ["version"])
         self.build.labels(_version()).set(1)
@@ -108,6 +109,7 @@ class Metrics:
         self._dropped_lines = 0
         self.cache_up.set(1)
         self.retrain_waiting.set(0)
+        self.retrain_workers.set(0)
         self.retrain_epoch.set(0)
         swaps, states = ("taken", "refused", "failed", "rolled_back"), get_args(State)
         for counter, labels in ((self.shed, SHED_REASONS), (self.swaps, swaps), (self.retrain_jobs, states)):

@@ -136,6 +136,7 @@ class Settings:
     redis_url: str | None = _setting(
         None, "shared cache, and jobs for sgf-worker; empty: a cache in each process, and local jobs", _url, secret=True
     )
+    redis_password_file: Path | None = _setting(None, "file with the password of Redis, if SGF_REDIS_URL has none", Path)
     redis_timeout_seconds: float = _setting(0.05, "longest that a look-up in Redis may take", _seconds)
     cache_bytes: int = _setting(64 * 2**20, "size of a process's own cache; 0 turns caching off", _from_zero)
     cache_ttl_seconds: float = _setting(3600.0, "how long Redis keeps an answer", _seconds)
@@ -179,11 +180,24 @@ class Settings:
         settings = cls(**{name: _parsed(name, text) for name, text in texts.items() if text})
         if settings.jobs == "redis" and settings.redis_url is None:
             raise SettingsError("SGF_JOBS is 'redis': expected SGF_REDIS_URL to say which")
+        settings.redis_password()
         return settings
 
     @property
     def jobs_in_redis(self) -> bool:
         return self.jobs == "redis" or (self.jobs == "auto" and self.redis_url is not None)
+
+    def redis_password(self) -> str | None:
+        """The content of `redis_password_file`. Raises SettingsError if it cannot be read or is empty."""
+        if self.redis_password_file is None:
+            return None
+        try:
+            if password := self.redis_password_file.read_text().strip():
+                return password
+            problem = "the file is empty"
+        except (OSError, UnicodeError) as error:
+            problem = f"the file cannot be read ({getattr(error, 'strerror', 'it is not UTF-8')})"
+        raise SettingsError(f"SGF_REDIS_PASSWORD_FILE is '{self.redis_password_file}': {problem}")
 
     def resolved(self) -> dict[str, str]:
         """Every setting as text, by its variable; secrets hidden."""

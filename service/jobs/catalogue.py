@@ -1,6 +1,6 @@
-"""What may be trained on and with: recipes, data sets, and what lies below the data root.
+"""The recipes, data sets and paths below the data root that a retraining may use.
 
-Read from the files of the installed training package, which is not imported: a service without torch knows them too.
+Recipes and data sets are read from the files of the installed training package, which is not imported: it needs torch.
 """
 
 from __future__ import annotations
@@ -23,31 +23,30 @@ class Catalogue:
 
     def check_recipe(self, name: str) -> None:
         if name not in self.recipes:
-            raise Refusal(
-                "invalid", f"there is no recipe {name!r}, expected one of {', '.join(self.recipes)}", field="recipe"
-            )
+            expected = ", ".join(self.recipes)
+            raise Refusal("invalid", f"there is no recipe {name!r}, expected one of {expected}", field="recipe")
 
     def check_dataset(self, name: str) -> None:
         if name not in self.datasets:
-            told = f"there is no data set {name!r}, expected one of {', '.join(self.datasets)}"
-            raise Refusal("invalid", told, field="dataset")
+            expected = ", ".join(self.datasets)
+            raise Refusal("invalid", f"there is no data set {name!r}, expected one of {expected}", field="dataset")
 
     def path_of(self, data: str) -> Path:
-        """The file or folder below the data root that is meant. Raises Refusal for anything outside of it."""
+        """The file or folder below the data root. Raises Refusal for a path outside of it."""
         wanted = Path(data)
         if wanted.is_absolute() or ".." in wanted.parts or "\0" in data or not wanted.parts:
             raise Refusal("invalid", "data must be a relative path below the data root, without '..'", field="data")
         root = self._root.resolve()
         try:
-            found = (root / wanted).resolve(strict=True)
-        except (OSError, RuntimeError):  # the latter for links that go round in a circle
+            resolved = (root / wanted).resolve(strict=True)
+        except (OSError, RuntimeError):  # RuntimeError: a loop of symbolic links
             raise Refusal("invalid", f"there is no {data!r} below the data root", field="data") from None
         try:
-            for path in (found, *(found.iterdir() if found.is_dir() else ())):
+            for path in (resolved, *(resolved.iterdir() if resolved.is_dir() else ())):
                 if not path.resolve().is_relative_to(root):
                     raise Refusal("invalid", f"{data!r} leads out of the data root", field="data")
-                if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be read for ever
+                if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe would block
                     raise Refusal("invalid", f"{data!r} is, or holds, what is neither a file nor a folder", field="data")
         except (OSError, RuntimeError):
             raise Refusal("invalid", f"{data!r}, or what it holds, cannot be read by the service", field="data") from None
-        return found
+        return resolved

@@ -1,16 +1,12 @@
-"""Jobs on this machine, with nothing else needed: the record in SQLite, one training at a time, in the order they came."""
+"""Jobs on this machine: the records are in SQLite, and one training runs at a time, in the order of submission."""
 
 from __future__ import annotations
 
 import logging
 import shutil
-from pathlib import Path
 
-from service.errors import Refusal
-from service.jobs.discretion import Discretion
-from service.jobs.progress import log_tail, numbered_lines
 from service.jobs.record import Job
-from service.jobs.runner import Line
+from service.jobs.redaction import Redaction
 from service.jobs.sqlite_ledger import SqliteLedger
 from service.jobs.submission import Submission
 from service.jobs.supervision import Supervision
@@ -20,53 +16,41 @@ from service.settings import Settings
 
 LOG = logging.getLogger("service.jobs")
 FOLDER = ".jobs"
-"""In the store; no model can have this name."""
+"""In the store; not a valid name of a model."""
 
 
 class LocalRunner:
-    """Of its instances, one per worker, one attends: the others submit and read."""
+    """One instance per worker; only the leader's instance advances jobs, the others submit and read."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings, self._metrics = settings, metrics
         self._folder = settings.store / FOLDER
-        self._ledger = SqliteLedger(self._folder / "jobs.sqlite")
-        self._discretion = Discretion.of(settings)
+        self.ledger = SqliteLedger(self._folder / "jobs.sqlite", Redaction.of(settings))
         self._supervision: Supervision | None = None
 
     def submit(self, submission: Submission, model: str, key: str | None) -> Job:
-        wanted = Job.new(model, submission.asked())
-        job = self._ledger.add(wanted, key, submission.digest())
+        wanted = Job.new(model, submission.content())
+        job = self.ledger.add(wanted, key, submission.digest())
         if job.id == wanted.id:
             self._metrics.job_entered(job)
         return job
 
-    def job(self, job_id: str) -> Job:
-        return self._ledger.get(job_id)
-
-    def jobs(self) -> list[Job]:
-        return self._ledger.jobs()
-
     def cancel(self, job_id: str) -> Job:
-        job, has_ended = self._ledger.cancel(job_id)
+        job, has_ended = self.ledger.cancel(job_id)
         if has_ended:
             self._metrics.job_entered(job)
         return job
 
-    def events(self, job_id: str, after: int) -> list[Line]:
-        return numbered_lines(self._folder_of(job_id), self._discretion, after)
-
-    def log_tail(self, job_id: str) -> str:
-        return log_tail(self._folder_of(job_id), self._discretion)
-
-    def attend(self) -> bool:
-        self._metrics.retrain_waiting.set(self._ledger.waiting())
+    def advance(self) -> bool:
+        self._metrics.retrain_workers.set(self.ledger.workers())
+        self._metrics.retrain_waiting.set(self.ledger.waiting())
         if self._supervision is None:
             self._supervision = self._adopted() or self._started()
             return self._supervision is not None
         before = self._supervision.job
-        job = self._supervision.step(self._ledger.get(before.id).cancel_requested)
+        job = self._supervision.step(self.ledger.get(before.id).cancel_requested)
         if job != before:
-            self._ledger.save(job)
+            self.ledger.save(job)
             self._metrics.training(job)
         if not job.active:
             self._supervision = None
@@ -74,34 +58,28 @@ class LocalRunner:
         return True
 
     def _adopted(self) -> Supervision | None:
-        """The training of a service that died: still running, or ended with nobody looking."""
-        job = self._ledger.running()
-        return None if job is None else Supervision.adopt(job, self._folder_of(job.id), self._settings)
+        """The training of a leader that died; it may still run."""
+        job = self.ledger.running()
+        return None if job is None else Supervision.adopt(job, self._folder / job.id, self._settings)
 
     def _started(self) -> Supervision | None:
-        job = self._ledger.claim()
+        job = self.ledger.claim()
         if job is None:
             return None
         self._metrics.job_entered(job)
-        try:
-            supervision = Supervision.start(job, self._folder_of(job.id), self._settings)
-        except (Refusal, OSError) as error:
-            reason = str(error) if isinstance(error, Refusal) else f"the training did not start: {error.strerror}"
-            failed = job.ended("failed", reason)
-            self._ledger.save(failed)
-            self._ended(failed)
-            return None
         LOG.info("job %s of %s is training", job.id, job.model)
-        return supervision
+        supervision = Supervision.start(job, self._folder / job.id, self._settings)
+        if supervision.job.active:
+            return supervision
+        self.ledger.save(supervision.job)
+        self._ended(supervision.job)
+        return None
 
     def _ended(self, job: Job) -> None:
         LOG.info("job %s of %s: %s%s", job.id, job.model, job.state, f" ({job.error})" if job.error else "")
         self._metrics.job_entered(job)
         self._metrics.retrain_epoch.set(0)
-        known = {one.id for one in self._ledger.jobs()}
+        known = {job.id for job in self.ledger.jobs()}
         for path in self._folder.iterdir():
-            if path.is_dir() and path.name not in known and not is_held(path / LOCK):  # held: a worker's, by way of Redis
+            if path.is_dir() and path.name not in known and not is_held(path / LOCK):  # locked: of a worker
                 shutil.rmtree(path, ignore_errors=True)
-
-    def _folder_of(self, job_id: str) -> Path:
-        return self._folder / job_id

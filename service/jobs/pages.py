@@ -1,8 +1,8 @@
-"""/admin: retrainings, and which version is live. Who may ask is checked at the door (`security`)."""
+"""/admin: retraining jobs, and which version is live. `security` checks the token before a request gets here."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header
 from fastapi import Path as PathParameter
@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from model_store import ModelVersions, SnapshotError, StoreError
 from service.errors import Refusal
-from service.jobs import stream
 from service.jobs.catalogue import Catalogue
 from service.jobs.record import Job
 from service.jobs.runner import Runner
+from service.jobs.stream import EventStream
 from service.jobs.submission import Submission
 from service.rollout import Rollout
 
@@ -22,19 +22,25 @@ JobId = Annotated[str, PathParameter(pattern="^[0-9a-f]{16}$", description="of a
 IdempotencyKey = Annotated[
     str | None, Header(min_length=1, max_length=200, description="the same key and body again: the same job again")
 ]
+NO_WORKER = "no sgf-worker is connected to this Redis; the job waits until one is"
 EVENT_STREAM = {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Server-sent events."}
 
 
-class Submitted(BaseModel):
+class Waiting(BaseModel):
+    workers: int | None = Field(default=None, description="connected processes that can train a queued job")
+    warning: str | None = Field(default=None, description="why the job does not start")
+
+
+class Submitted(Waiting):
     job: str
 
 
-class JobShown(Job):
+class JobShown(Waiting, Job):
     log_tail: str = Field(description="the last lines of the training's own output")
 
 
 class Jobs(BaseModel):
-    jobs: list[Job] = Field(description="the newest first")
+    jobs: list[Job] = Field(description="newest first")
 
 
 class Activation(BaseModel):
@@ -50,7 +56,7 @@ class LiveVersion(BaseModel):
 
 
 def admin_pages(runner: Runner | None, catalogue: Catalogue, rollout: Rollout) -> APIRouter:
-    """`runner` is None where /admin is off: then nothing gets past the door, and the document still describes it all."""
+    """`runner` is None if /admin is off: then no request gets here, and the OpenAPI document still describes it."""
     router = APIRouter(prefix="/admin", tags=["admin"])
     _add_models(router, rollout)
 
@@ -59,24 +65,30 @@ def admin_pages(runner: Runner | None, catalogue: Catalogue, rollout: Rollout) -
             raise Refusal("not_found", "the admin endpoints are off (SGF_ADMIN_TOKEN)")
         return runner
 
-    # Ordinary functions: they read files or ask Redis, so FastAPI runs them in its threads.
-    @router.post("/retrain", status_code=202, summary="Submit a retraining; the answer is its job.")
+    # Not async: they read files or Redis, so FastAPI runs them in threads.
+    @router.post(
+        "/retrain", status_code=202, summary="Submit a retraining; returns its job.", response_model_exclude_none=True
+    )
     def retrain(submission: Submission, idempotency_key: IdempotencyKey = None) -> Submitted:
         submission.check(catalogue)
         try:
             model = rollout.versions().name
         except StoreError as error:
-            raise Refusal("conflict", f"which model is to be retrained? {error}") from None
-        return Submitted(job=jobs_of().submit(submission, model, idempotency_key).id)
+            raise Refusal("conflict", f"the model to retrain is unknown: {error}") from None
+        workers = jobs_of().ledger.workers()  # before the job is accepted: this may fail
+        submitted = jobs_of().submit(submission, model, idempotency_key)
+        return Submitted(job=submitted.id, **_waiting(submitted, workers))
 
-    @router.get("/jobs", summary="All retrainings that are remembered.")
+    @router.get("/jobs", summary="All recorded retrainings.")
     def jobs() -> Jobs:
-        return Jobs(jobs=jobs_of().jobs())
+        return Jobs(jobs=jobs_of().ledger.jobs())
 
     @router.get("/jobs/{job_id}", summary="One retraining: state, epoch, scores, verdict, lineage, log.")
     def job(job_id: JobId) -> JobShown:
-        found = jobs_of().job(job_id)
-        return JobShown(**found.model_dump(), log_tail=jobs_of().log_tail(job_id))
+        ledger = jobs_of().ledger
+        job = ledger.get(job_id)
+        waiting = _waiting(job, ledger.workers()) if job.state == "queued" else {}
+        return JobShown(**job.model_dump(), **waiting, log_tail=ledger.log_tail(job_id))
 
     @router.post("/jobs/{job_id}/cancel", summary="Stop a retraining, or take it out of the queue.")
     def cancel(job_id: JobId) -> Job:
@@ -84,18 +96,21 @@ def admin_pages(runner: Runner | None, catalogue: Catalogue, rollout: Rollout) -
 
     @router.get(
         "/jobs/{job_id}/events",
-        summary="What happens, as server-sent events, until the job has ended.",
+        summary="The events of a job as server-sent events, until it has ended.",
         response_class=StreamingResponse,
         responses={200: EVENT_STREAM},
     )
     def events(
-        job_id: JobId, last_event_id: Annotated[int, Header(ge=0, lt=2**31, description="go on after this one")] = 0
+        job_id: JobId, last_event_id: Annotated[int, Header(ge=0, lt=2**31, description="resume after this event")] = 0
     ) -> StreamingResponse:
-        jobs_of().job(job_id)  # an unknown one is refused before the stream begins
-        lines = stream.events(jobs_of(), job_id, last_event_id)
-        return StreamingResponse(lines, media_type="text/event-stream", headers={"cache-control": "no-store"})
+        jobs_of().ledger.get(job_id)  # refuses an unknown job before the stream begins
+        return EventStream(jobs_of().ledger, job_id, last_event_id)
 
     return router
+
+
+def _waiting(job: Job, workers: int) -> dict[str, Any]:
+    return {"workers": workers, "warning": NO_WORKER if job.state == "queued" and not workers else None}
 
 
 def _add_models(router: APIRouter, rollout: Rollout) -> None:

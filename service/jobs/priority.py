@@ -1,7 +1,7 @@
-"""The priority of a training: the lowest while it works, and out of the way of its own end.
+"""The priority of a training: idle while it runs, normal when it is stopped.
 
-On a busy machine an idle process that is killed takes 10 s and more to die: taking its memory apart is work, which is done
-at its own priority. So whoever stops it raises it first, where that is allowed, and takes its memory apart himself.
+On a busy machine an idle process takes 10 s and more to die after a kill, because the kernel frees its memory at the
+priority of the process. So the supervisor first raises the priority, if permitted, and frees the memory itself.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 
 PROCESS_MRELEASE = 448
-"""The system call's number, on every architecture; since Linux 5.15, and without a function in libc."""
+"""The number of the system call on every architecture, since Linux 5.15; libc has no function for it."""
 
 
 def lower(pid: int) -> None:
-    """Threads that come later inherit it. Where the system refuses, training competes like everybody else."""
+    """Later threads inherit it. If the system refuses, the training runs at normal priority."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, pid, 19)
     with suppress(OSError, AttributeError):
@@ -24,25 +24,25 @@ def lower(pid: int) -> None:
 
 
 def put_back(pid: int) -> None:
-    """All threads of a process to the usual priority. Only the privileged may; then it heeds a signal at once."""
+    """Sets all threads of a process to normal priority, which needs CAP_SYS_NICE; then a signal takes effect at once."""
     threads: list[Path] = []
     with suppress(OSError):
         threads = list(Path(f"/proc/{pid}/task").iterdir())
     for thread in threads:
-        with suppress(OSError, AttributeError):  # of each: one that has just ended must not keep the others idle
+        with suppress(OSError, AttributeError):  # for each thread: a thread may have just ended
             os.sched_setscheduler(int(thread.name), os.SCHED_OTHER, os.sched_param(0))
             os.setpriority(os.PRIO_PROCESS, int(thread.name), 0)
 
 
 def release_memory(pid: int) -> bool:
-    """Of our own process that was killed: frees its memory in our time and at our priority, which needs no privilege.
+    """Frees the memory of a killed process of the same user, at the priority of the caller.
 
-    Returns whether it did. The kernel refuses it for a process that is not dying, so it may be tried on any.
+    Returns whether it did. The kernel refuses it for a process that is not dying, so any process may be passed.
     """
     with suppress(OSError, AttributeError):
         handle = os.pidfd_open(pid)
         try:
-            # Where there is no such call, it dies at its own pace.
+            # Before Linux 5.15 the call fails, and the kernel frees the memory later.
             return bool(ctypes.CDLL(None).syscall(PROCESS_MRELEASE, handle, 0) == 0)
         finally:
             os.close(handle)

@@ -1,4 +1,4 @@
-"""What a training has told so far: its events, and the end of its log. Files in its job's folder, which others may read."""
+"""Reads the events and the tail of the log of a training from its job's folder."""
 
 from __future__ import annotations
 
@@ -6,48 +6,45 @@ import json
 from pathlib import Path
 from typing import Any
 
-from service.jobs.discretion import Discretion
-from service.jobs.runner import Line
+from service.jobs.redaction import Redaction
+from service.jobs.runner import Line, Place
 from service.jobs.training_process import EVENTS, LOG
 
 TAIL_BYTES, TAIL_LINES = 8192, 40
 
 
-def whole_lines(folder: Path, discretion: Discretion, place: int = 0) -> list[tuple[str, int]]:
-    """The events from a place on, each with the place behind it; a line that is still being written is left for later."""
+def whole_lines(folder: Path, redaction: Redaction, after: Place) -> list[Line]:
+    """The complete lines behind a place."""
+    number, byte = after
     try:
         with (folder / EVENTS).open("rb") as file:
-            file.seek(place)
-            *whole, _ = file.read().split(b"\n")
+            file.seek(byte)
+            *whole, _incomplete = file.read().split(b"\n")
     except FileNotFoundError:
         return []
-    found = []
+    lines = []
     for line in whole:
-        place += len(line) + 1
-        if line:  # an empty one ends a line that a full disk has cut short
-            found.append((discretion.line(line.decode(errors="replace")), place))
-    return found
-
-
-def numbered_lines(folder: Path, discretion: Discretion, after: int) -> list[Line]:
-    lines = whole_lines(folder, discretion)
-    return [Line(number, text) for number, (text, _) in enumerate(lines, 1) if number > after]
+        byte += len(line) + 1
+        if line:  # an empty line follows one that a full disk truncated
+            number += 1
+            lines.append(Line(Place(number, byte), redaction.line(line.decode(errors="replace"))))
+    return lines
 
 
 def event_in(line: str) -> dict[str, Any]:
-    """Nothing where the line says nothing that can be understood."""
+    """Empty if the line is not a JSON object."""
     try:
-        found = json.loads(line)
+        event = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return event if isinstance(event, dict) else {}
 
 
-def log_tail(folder: Path, discretion: Discretion) -> str:
+def log_tail(folder: Path, redaction: Redaction) -> str:
     try:
         with (folder / LOG).open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
             text = file.read().decode(errors="replace")
     except FileNotFoundError:
         return ""
-    return discretion.text("\n".join(text.splitlines()[-TAIL_LINES:]))
+    return redaction.text("\n".join(text.splitlines()[-TAIL_LINES:]))

@@ -1,30 +1,39 @@
-"""One retraining, as everybody sees it: what was asked, what came of it, and from what."""
+"""The record of one retraining: its request, its state, its result and their origin."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 ACTIVE: tuple[State, ...] = ("queued", "running")
 
 
+def _checked_time(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("expected a time with its offset from UTC")
+    return text
+
+
+Time = Annotated[str, AfterValidator(_checked_time)]
+
+
 class Job(BaseModel):
-    """Changed by `model_copy` only: a record that was read stays as it was."""
+    """Immutable; use `model_copy` for changes. Redis may hold records of any origin: what becomes a path is validated."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    id: str
-    model: str
+    id: str = Field(pattern="^[0-9a-f]{16}$")
+    model: str = Field(pattern="^[a-z0-9][a-z0-9_-]{0,63}$")
     state: State = "queued"
     request: dict[str, Any] = Field(description="the submission, defaults filled in")
-    submitted_at: str
-    started_at: str | None = None
-    finished_at: str | None = None
+    submitted_at: Time
+    started_at: Time | None = None
+    finished_at: Time | None = None
     epoch: int = 0
     epochs: int | None = None
     validation: float | None = Field(default=None, description="the validation score of the last epoch")
@@ -40,7 +49,7 @@ class Job(BaseModel):
     error: str | None = None
     cancel_requested: bool = False
     given_up: bool = Field(
-        default=False, description="its worker fell silent; version and live say what its training did all the same"
+        default=False, description="its worker was lost; `version` and `live` are what its training did nevertheless"
     )
 
     @classmethod
@@ -52,7 +61,7 @@ class Job(BaseModel):
         return self.state in ACTIVE
 
     def with_event(self, event: Mapping[str, Any]) -> Job:
-        """What one line of the training's events changes."""
+        """The record after one event of the training."""
         changes: dict[str, Any] = {}
         match event.get("event"):
             case "data":

@@ -1,61 +1,81 @@
-"""The record of all jobs in Redis, for workers on other machines.
+"""The job records in Redis, for workers on other machines.
 
-sgf:jobs:order            ids by the time of their submission
-sgf:jobs:record:<id>      the job; written by whoever trains it, or by the service while nobody does
+sgf:jobs:order            job ids by the time of their submission
+sgf:jobs:record:<id>      the job; its worker writes it while it runs, the service at all other times
 sgf:jobs:events:<id>      its events, a list; sgf:jobs:log:<id> the tail of its log
-sgf:jobs:active:<model>   the id of the job that is not done yet
-sgf:jobs:key:<model>:<key>   the id and the request's digest of an idempotency key
-sgf:jobs:cancel:<id>      somebody wants it cancelled
-sgf:jobs:beat:<id>        its trainer lives; gone BEAT_SECONDS after the last beat
+sgf:jobs:active:<model>   the id of the model's job that is queued or running
+sgf:jobs:key:<model>:<key>   the job id and the request's digest of an idempotency key
+sgf:jobs:cancel:<id>      a cancel was requested
+sgf:jobs:beat:<id>        the heartbeat of its worker; expires BEAT_SECONDS after the last one
+sgf:jobs:workers          the connected workers by their last announcement, in seconds of the clock of Redis
+sgf:jobs:once:<id>:<state>   a service has counted this state in its metrics
+
+Whatever is read is data of unknown origin: it is validated, and a record that does not validate is skipped and logged.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
-import orjson
+from pydantic import BaseModel, ValidationError
 from redis import Redis, RedisError
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
-from service.errors import Refusal
 from service.jobs.record import Job
-from service.jobs.runner import Line, already_running, has_ended, other_request, unknown_job
+from service.jobs.runner import JobsUnavailable, Line, Place, already_running, has_ended, other_request, unknown_job
 from service.jobs.supervision import running
+from service.redis_connection import cause_of, connection_options
 from service.settings import Settings
 
+LOG = logging.getLogger("service.jobs")
 Result = TypeVar("Result")
 PREFIX = "sgf:jobs:"
-ORDER = f"{PREFIX}order"
+ORDER, WORKERS = f"{PREFIX}order", f"{PREFIX}workers"
 KEPT = 200
 KEPT_SECONDS = 30 * 86_400
 BEAT_SECONDS = 5
+WORKER_SECONDS = 10
+"""A worker counts as connected for so long after its last announcement."""
 TIMEOUT_SECONDS = 2.0
 
 
+class KeyUse(BaseModel):
+    """The first use of an idempotency key."""
+
+    id: str
+    digest: str
+
+
 class RedisLedger:
-    """Every method raises Refusal (jobs_unavailable) where Redis does not answer."""
+    """Every method raises JobsUnavailable if Redis fails."""
 
     def __init__(self, settings: Settings) -> None:
         timeouts = {"socket_timeout": TIMEOUT_SECONDS, "socket_connect_timeout": TIMEOUT_SECONDS}
-        self._redis: Any = Redis.from_url(settings.redis_url or "redis://", decode_responses=True, **timeouts)
+        options = {"decode_responses": True, "encoding_errors": "replace", **timeouts, **connection_options(settings)}
+        # One retry, at once: the server may have closed an idle connection.
+        self._redis: Any = Redis.from_url(retry=Retry(NoBackoff(), 1), **options)
+        self._invalid: set[str] = set()
 
     def add(self, job: Job, key: str | None, digest: str) -> Job:
         named, active = f"{PREFIX}key:{job.model}:{key}", f"{PREFIX}active:{job.model}"
 
         def attempt(pipe: Any) -> Job:
-            if key is not None and (known := pipe.get(named)):
-                before = orjson.loads(known)
-                if pipe.exists(f"{PREFIX}record:{before['id']}"):  # else it was forgotten
-                    if before["digest"] != digest:
-                        raise other_request(key, before["id"])
-                    return self._read(pipe, before["id"])
-            if (other := pipe.get(active)) and pipe.exists(f"{PREFIX}record:{other}"):
-                raise already_running(job.model, other)
+            use = None if key is None else _key_use(pipe.get(named))
+            if key is not None and use is not None and (before := self._find(pipe, use.id)):
+                if use.digest != digest:
+                    raise other_request(key, before.id)
+                return before
+            other = self._find(pipe, pipe.get(active))
+            if other is not None and other.active:
+                raise already_running(job.model, other.id)
             pipe.multi()
             if key is not None:
-                pipe.set(named, orjson.dumps({"id": job.id, "digest": digest}), ex=KEPT_SECONDS)
+                pipe.set(named, KeyUse(id=job.id, digest=digest).model_dump_json(), ex=KEPT_SECONDS)
             pipe.set(active, job.id)
             _write(pipe, job)
             return job
@@ -63,19 +83,18 @@ class RedisLedger:
         return self._transaction(attempt, named, active)
 
     def get(self, job_id: str) -> Job:
-        with _answering():
+        with _failures():
             return self._read(self._redis, job_id)
 
     def jobs(self) -> list[Job]:
-        with _answering():
+        with _failures():
             ids = self._redis.zrevrange(ORDER, 0, KEPT - 1)
-            records = self._redis.mget([f"{PREFIX}record:{one}" for one in ids]) if ids else []
+            records = self._redis.mget([f"{PREFIX}record:{job_id}" for job_id in ids]) if ids else []
             self._redis.zremrangebyrank(ORDER, 0, -KEPT - 1)
-            return [Job.model_validate_json(record) for record in records if record]
+        found = (self._validated(job_id, record) for job_id, record in zip(ids, records, strict=True))
+        return [job for job in found if job is not None]
 
     def cancel(self, job_id: str) -> Job:
-        record = f"{PREFIX}record:{job_id}"
-
         def attempt(pipe: Any) -> Job:
             job = self._read(pipe, job_id)
             if not job.active and job.state != "cancelled":
@@ -84,21 +103,26 @@ class RedisLedger:
             if job.state == "queued":
                 job = job.ended("cancelled")
                 _write(pipe, job)
-                pipe.delete(f"{PREFIX}active:{job.model}")  # its own: another one is refused while it is active
+                pipe.delete(f"{PREFIX}active:{job.model}")  # names this job: no other is accepted while it is active
             elif job.state == "running":
                 job = job.model_copy(update={"cancel_requested": True})
                 pipe.set(f"{PREFIX}cancel:{job_id}", 1, ex=KEPT_SECONDS)
             return job
 
-        return self._transaction(attempt, record)
+        return self._transaction(attempt, f"{PREFIX}record:{job_id}")
 
-    def claim(self, job_id: str) -> Job | None:
-        """Running from now on; None where it does not wait any more."""
+    def claim(self) -> Job | None:
+        """The job that has waited longest, now running. None if no job waits."""
+        for waiting in reversed(self.jobs()):
+            if waiting.state == "queued" and (job := self._claim(waiting.id)):
+                return job
+        return None
 
+    def _claim(self, job_id: str) -> Job | None:
         def attempt(pipe: Any) -> Job | None:
-            job = self._read(pipe, job_id)
-            if job.state != "queued":
-                return None
+            job = self._find(pipe, job_id)
+            if job is None or job.state != "queued":
+                return None  # another worker has claimed it, or it was cancelled
             pipe.multi()
             job = running(job)
             _write(pipe, job)
@@ -108,17 +132,17 @@ class RedisLedger:
         return self._transaction(attempt, f"{PREFIX}record:{job_id}")
 
     def report(self, job: Job, lines: list[str], tail: str) -> bool:
-        """A sign of life with all that is known. Puts back what a Redis that was lost has forgotten.
+        """A heartbeat with the whole state of the job, which restores what Redis has lost.
 
-        Returns whether to stop: somebody wants it cancelled, or it was given up while we were away and is not ours any more.
+        Returns whether to stop: a cancel was requested, or the job was abandoned and is not of this worker any more.
         """
         record, events, active = f"{PREFIX}record:{job.id}", f"{PREFIX}events:{job.id}", f"{PREFIX}active:{job.model}"
 
         def attempt(pipe: Any) -> bool:
-            stored, holder, known = pipe.get(record), pipe.get(active), pipe.llen(events)
+            stored, holder, known = self._find(pipe, job.id), pipe.get(active), pipe.llen(events)
             cancel = bool(pipe.get(f"{PREFIX}cancel:{job.id}"))
-            given_up = stored is not None and not Job.model_validate_json(stored).active
-            if given_up or holder not in (None, job.id):
+            abandoned = stored is not None and not stored.active
+            if abandoned or holder not in (None, job.id):
                 return True
             pipe.multi()
             _write(pipe, job.model_copy(update={"cancel_requested": cancel}))
@@ -136,13 +160,13 @@ class RedisLedger:
         return self._transaction(attempt, record, active)
 
     def give_up(self, job: Job) -> Job:
-        """Marks a job as it now stands, unless its trainer has spoken in the meantime."""
+        """Writes the end of an abandoned job, unless its worker has reported in the meantime."""
         record, beat, active = f"{PREFIX}record:{job.id}", f"{PREFIX}beat:{job.id}", f"{PREFIX}active:{job.model}"
 
         def attempt(pipe: Any) -> Job:
-            found, spoken, holder = self._read(pipe, job.id), pipe.get(beat), pipe.get(active)
-            if spoken or not found.active:
-                return found
+            stored, alive, holder = self._read(pipe, job.id), pipe.get(beat), pipe.get(active)
+            if alive or not stored.active:
+                return stored
             pipe.multi()
             _write(pipe, job)
             if holder == job.id:
@@ -152,47 +176,89 @@ class RedisLedger:
         return self._transaction(attempt, record, beat, active)
 
     def amend(self, job: Job) -> None:
-        """What a job that was given up has published, or made live, all the same. The state that was told stays."""
-        record = f"{PREFIX}record:{job.id}"
+        """Adds what an abandoned job has published or made live nevertheless. Its state stays."""
         facts = {"version": job.version, "snapshot": job.snapshot, "scores": job.scores, "live": job.live}
 
         def attempt(pipe: Any) -> None:
-            found = self._read(pipe, job.id)
+            stored = self._read(pipe, job.id)
             pipe.multi()
-            if found.given_up:
-                _write(pipe, found.model_copy(update=facts))
+            if stored.given_up:
+                _write(pipe, stored.model_copy(update=facts))
 
-        self._transaction(attempt, record)
+        self._transaction(attempt, f"{PREFIX}record:{job.id}")
 
     def beats(self, job_id: str) -> bool:
-        with _answering():
+        with _failures():
             return bool(self._redis.exists(f"{PREFIX}beat:{job_id}"))
 
-    def first_time(self, what: str) -> bool:
-        """Whether nobody has said this before, of all processes."""
-        with _answering():
-            return bool(self._redis.set(f"{PREFIX}once:{what}", 1, nx=True, ex=KEPT_SECONDS))
+    def announce(self, worker: str) -> None:
+        """Counts the worker as connected for WORKER_SECONDS."""
+        with _failures():
+            now = self._redis.time()[0]
+            self._redis.zadd(WORKERS, {worker: now})
+            self._redis.zremrangebyscore(WORKERS, "-inf", now - WORKER_SECONDS)
 
-    def events(self, job_id: str, after: int) -> list[Line]:
-        with _answering():
-            lines = self._redis.lrange(f"{PREFIX}events:{job_id}", after, -1)
-            return [Line(number, text) for number, text in enumerate(lines, after + 1)]
+    def withdraw(self, worker: str) -> None:
+        with _failures():
+            self._redis.zrem(WORKERS, worker)
+
+    def workers(self) -> int:
+        """How many workers are connected."""
+        with _failures():
+            return int(self._redis.zcount(WORKERS, self._redis.time()[0] - WORKER_SECONDS, "+inf"))
+
+    def first_time(self, event: str) -> bool:
+        """True for one of all processes that call this for the event."""
+        with _failures():
+            return bool(self._redis.set(f"{PREFIX}once:{event}", 1, nx=True, ex=KEPT_SECONDS))
+
+    def events(self, job_id: str, after: Place) -> list[Line]:
+        with _failures():
+            lines = self._redis.lrange(f"{PREFIX}events:{job_id}", after.number, -1)
+            return [Line(Place(number), text) for number, text in enumerate(lines, after.number + 1)]
 
     def log_tail(self, job_id: str) -> str:
-        with _answering():
+        with _failures():
             return self._redis.get(f"{PREFIX}log:{job_id}") or ""
 
     def _read(self, client: Any, job_id: str) -> Job:
-        record = client.get(f"{PREFIX}record:{job_id}")
-        if record is None:
+        job = self._find(client, job_id)
+        if job is None:
             raise unknown_job(job_id)
-        return Job.model_validate_json(record)
+        return job
+
+    def _find(self, client: Any, job_id: str | None) -> Job | None:
+        return None if job_id is None else self._validated(job_id, client.get(f"{PREFIX}record:{job_id}"))
+
+    def _validated(self, job_id: str, record: str | None) -> Job | None:
+        """The job in a record; None, logged once, if the record is not a job of this id."""
+        if record is None:
+            return None
+        try:
+            job = Job.model_validate_json(record)
+            if job.id == job_id:
+                return job
+            problem = f"it is the record of job {job.id}"
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        if job_id not in self._invalid:
+            self._invalid = {job_id} if len(self._invalid) >= KEPT else self._invalid | {job_id}
+            LOG.warning("Redis holds an invalid job, %srecord:%.64r (%s); it is skipped", PREFIX, job_id, problem)
+        return None
 
     def _transaction(self, attempt: Callable[[Any], Result], *watched: str) -> Result:
-        """All or nothing, and again if somebody changed a watched key in between."""
-        with _answering():
+        """Runs `attempt` atomically; repeats it if another client changed a watched key in between."""
+        with _failures():
             result: Result = self._redis.transaction(attempt, *watched, value_from_callable=True)
             return result
+
+
+def _key_use(stored: str | None) -> KeyUse | None:
+    try:
+        return None if stored is None else KeyUse.model_validate_json(stored)
+    except ValidationError:
+        return None
 
 
 def _write(pipe: Any, job: Job) -> None:
@@ -201,10 +267,8 @@ def _write(pipe: Any, job: Job) -> None:
 
 
 @contextmanager
-def _answering() -> Iterator[None]:
+def _failures() -> Iterator[None]:
     try:
         yield
     except RedisError as error:
-        raise Refusal(
-            "jobs_unavailable", f"Redis, which keeps the jobs, does not answer ({type(error).__name__})"
-        ) from error
+        raise JobsUnavailable(f"Redis, which keeps the jobs, failed ({cause_of(error)})") from error

@@ -1,4 +1,4 @@
-"""Where jobs are kept and trained: the interface that the admin pages and the attendant know."""
+"""What the admin pages and the leader use of the two job runners and their ledgers, and the errors of both."""
 
 from __future__ import annotations
 
@@ -9,33 +9,58 @@ from service.jobs.record import Job
 from service.jobs.submission import Submission
 
 
+class Place(NamedTuple):
+    """Where a reader of events is: behind so many events, and so many bytes of the file (0 in Redis)."""
+
+    number: int = 0
+    byte: int = 0
+
+
 class Line(NamedTuple):
-    number: int
-    """From 1, so that a reader can say what it has seen."""
+    place: Place
+    """Behind this line."""
     text: str
     """One event of the training, as JSON."""
 
 
-class Runner(Protocol):
-    """Every method may block, so call them from a thread. All raise Refusal: `jobs_unavailable` where records are away."""
+class Ledger(Protocol):
+    """The job records. Every method may block, and raises JobsUnavailable if the records are unavailable."""
 
-    def submit(self, submission: Submission, model: str, key: str | None) -> Job:
-        """A new job, or the one that was submitted with this key before. Refuses (conflict) while the model has one."""
-
-    def job(self, job_id: str) -> Job: ...
+    def get(self, job_id: str) -> Job: ...
 
     def jobs(self) -> list[Job]:
-        """The newest first."""
+        """All recorded jobs, newest first."""
 
-    def cancel(self, job_id: str) -> Job:
-        """Of a queued job at once, of a running one soon. Refuses (conflict) a job that has ended otherwise."""
+    def workers(self) -> int:
+        """How many processes are connected that can train jobs."""
 
-    def events(self, job_id: str, after: int) -> list[Line]: ...
+    def events(self, job_id: str, after: Place) -> list[Line]:
+        """The events behind a place; reads only those."""
 
     def log_tail(self, job_id: str) -> str: ...
 
-    def attend(self) -> bool:
-        """One look after the jobs; called again and again, by one process at a time. True while there is something to do."""
+
+class Runner(Protocol):
+    """Changes jobs. Every method may block, and raises JobsUnavailable if the records are unavailable."""
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+    def submit(self, submission: Submission, model: str, key: str | None) -> Job:
+        """A new job, or the one submitted with this key before. Refuses (conflict) while the model has an active job."""
+
+    def cancel(self, job_id: str) -> Job:
+        """Cancels a queued job at once, a running one within seconds. Refuses (conflict) a job that has ended otherwise."""
+
+    def advance(self) -> bool:
+        """One step of the leader, in one process at a time. Returns True while a training needs frequent steps."""
+
+
+class JobsUnavailable(Refusal):  # like its base
+    """The job records cannot be read or written now."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("jobs_unavailable", message)
 
 
 def unknown_job(job_id: str) -> Refusal:
@@ -43,7 +68,7 @@ def unknown_job(job_id: str) -> Refusal:
 
 
 def already_running(model: str, job_id: str) -> Refusal:
-    return Refusal("conflict", f"job {job_id} of {model} is not done yet: one at a time", job=job_id)
+    return Refusal("conflict", f"job {job_id} of {model} is not done yet; a model has one job at a time", job=job_id)
 
 
 def other_request(key: str, job_id: str) -> Refusal:

@@ -1,4 +1,4 @@
-"""The record of all jobs of a store, in SQLite: every worker sees the same, and so does a service that was restarted."""
+"""The job records of a store in SQLite, shared by all workers; they survive a restart."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.errors import Refusal
+from service.jobs.progress import log_tail, whole_lines
 from service.jobs.record import Job
-from service.jobs.runner import already_running, has_ended, other_request, unknown_job
+from service.jobs.redaction import Redaction
+from service.jobs.runner import JobsUnavailable, Line, Place, already_running, has_ended, other_request, unknown_job
 from service.jobs.supervision import running
 
 READING = "BEGIN"
-"""Takes no lock from those who write."""
+"""Does not block writers."""
 KEPT = 200
-"""Jobs; older ones that have ended are forgotten."""
+"""Jobs that are kept; older ended ones are deleted."""
 FORMAT = 1
-"""Before it, 0: a key was unique over all models."""
+"""In format 0 a key was unique over all models."""
 MAKE = (
     """CREATE TABLE jobs (
         number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, model TEXT NOT NULL, state TEXT NOT NULL,
@@ -30,8 +31,9 @@ TAKE_OVER = ("INSERT INTO jobs SELECT * FROM jobs_before", "DROP TABLE jobs_befo
 
 
 class SqliteLedger:
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, redaction: Redaction) -> None:
+        """The folders of the jobs, with their events and logs, are next to the file."""
+        self._path, self._redaction = path, redaction
         self._made = False
 
     def add(self, job: Job, key: str | None, digest: str) -> Job:
@@ -60,6 +62,15 @@ class SqliteLedger:
         with self._transaction(READING) as database:
             return [_job(row) for row in database.execute("SELECT * FROM jobs ORDER BY number DESC")]
 
+    def workers(self) -> int:
+        return 1  # the leader
+
+    def events(self, job_id: str, after: Place) -> list[Line]:
+        return whole_lines(self._path.parent / job_id, self._redaction, after)
+
+    def log_tail(self, job_id: str) -> str:
+        return log_tail(self._path.parent / job_id, self._redaction)
+
     def waiting(self) -> int:
         with self._transaction(READING) as database:
             return int(database.execute("SELECT count(*) FROM jobs WHERE state = 'queued'").fetchone()[0])
@@ -69,7 +80,7 @@ class SqliteLedger:
             _save(database, job)
 
     def cancel(self, job_id: str) -> tuple[Job, bool]:
-        """The job, and whether it was this call that ended it."""
+        """The job, and whether this call ended it."""
         with self._transaction() as database:
             job = _job(_row(database, job_id))
             waiting = job.state == "queued"
@@ -89,7 +100,7 @@ class SqliteLedger:
             return None if row is None else _job(row)
 
     def claim(self) -> Job | None:
-        """The job that has waited longest, which is running from now on."""
+        """The job that has waited longest, now running. None if no job waits."""
         with self._transaction() as database:
             row = database.execute("SELECT * FROM jobs WHERE state = 'queued' ORDER BY number").fetchone()
             if row is None:
@@ -100,7 +111,7 @@ class SqliteLedger:
 
     @contextmanager
     def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        """A connection per transaction: they are short, come from any thread, and cost about a millisecond."""
+        """A connection per transaction: transactions are short and come from any thread; opening costs about 1 ms."""
         try:
             database = self._opened()
             try:
@@ -108,10 +119,10 @@ class SqliteLedger:
                 yield database
                 database.execute("COMMIT")
             finally:
-                database.close()  # what was not committed is undone
+                database.close()  # rolls back what was not committed
         except (sqlite3.Error, OSError) as error:
-            told = f"the record of jobs cannot be used now ({type(error).__name__})"
-            raise Refusal("jobs_unavailable", told) from error
+            cause = error.strerror if isinstance(error, OSError) else error  # without the path
+            raise JobsUnavailable(f"the job records in SQLite are unavailable ({cause})") from error
 
     def _opened(self) -> sqlite3.Connection:
         if not self._made:
@@ -126,7 +137,7 @@ class SqliteLedger:
 
 
 def _make(database: sqlite3.Connection) -> None:
-    """The tables, where they are not there yet in this form. Of many workers that start at once, one makes them."""
+    """Creates or migrates the tables. Of several workers that start at once, one does it."""
     database.execute("BEGIN IMMEDIATE")
     if database.execute("PRAGMA user_version").fetchone()[0] < FORMAT:
         older = database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'jobs'").fetchone() is not None

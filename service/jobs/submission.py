@@ -1,4 +1,4 @@
-"""The body of POST /admin/retrain, and the command line that it becomes. No free text reaches a command line."""
+"""The body of POST /admin/retrain, and the command line made from it. Every argument is validated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rate = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
 
 
 class Overrides(BaseModel):
-    """Settings over those of the recipe. The bounds keep one request from asking for the whole machine."""
+    """Settings that override those of the recipe. The bounds limit the memory and time of one request."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -38,7 +38,7 @@ class Overrides(BaseModel):
 
 
 class Submission(BaseModel):
-    """A retraining to be done."""
+    """A request to retrain."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -50,16 +50,16 @@ class Submission(BaseModel):
     data: str | None = Field(default=None, max_length=1024, description="a graph.npz or a folder, relative to SGF_DATA_ROOT")
     recipe: str | None = Field(default=None, max_length=64, description="settings by name; it also names a data set")
     overrides: Overrides = Overrides()
-    warm_start: bool = Field(default=False, description="begin from the live weights where shapes fit")
-    refresh: bool = Field(default=False, description="no training: the live weights over this data")
+    warm_start: bool = Field(default=False, description="start from the live weights where shapes match")
+    refresh: bool = Field(default=False, description="no training: the live weights with this data")
     activate: Literal["never", "if_better", "always"] = "if_better"
 
     @model_validator(mode="after")
-    def _asks_for_something(self) -> Submission:
+    def _has_data(self) -> Submission:
         if self.dataset is not None and self.data is not None:
-            raise ValueError("say either dataset or data")
+            raise ValueError("expected either dataset or data, not both")
         if self.dataset is None and self.data is None and self.recipe is None:
-            raise ValueError("say what to train on: dataset, data or recipe")
+            raise ValueError("expected dataset, data or recipe")
         if self.refresh and (self.warm_start or self.recipe or self.changes()):
             raise ValueError("a refresh trains nothing: it takes no recipe, overrides or warm_start")
         return self
@@ -67,16 +67,16 @@ class Submission(BaseModel):
     def changes(self) -> dict[str, Any]:
         return self.overrides.model_dump(exclude_none=True)
 
-    def asked(self) -> dict[str, Any]:
-        """For the record: defaults filled in, what was left out left out."""
+    def content(self) -> dict[str, Any]:
+        """For the record: with defaults, without empty fields."""
         return self.model_dump(exclude_none=True)
 
     def digest(self) -> str:
-        """The same for the same request, however it was written."""
-        return hashlib.sha256(orjson.dumps(self.asked(), option=orjson.OPT_SORT_KEYS)).hexdigest()
+        """Independent of the order and the spelling of fields."""
+        return hashlib.sha256(orjson.dumps(self.content(), option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     def check(self, catalogue: Catalogue) -> None:
-        """Raises Refusal for a recipe, data set or path that is not there."""
+        """Raises Refusal for a recipe, data set or path that does not exist."""
         if self.recipe is not None:
             catalogue.check_recipe(self.recipe)
         if self.dataset is not None:
@@ -85,26 +85,27 @@ class Submission(BaseModel):
             catalogue.path_of(self.data)
 
     def arguments(self, catalogue: Catalogue) -> list[str]:
-        """For `python -m training`. Raises Refusal where the data has gone since the submission was checked."""
-        found = ["refresh"] if self.refresh else ["--no-checkpoint"]
+        """For `python -m training`. Raises Refusal as `check` does: the record may come from Redis, and data may be gone."""
+        self.check(catalogue)
+        arguments = ["refresh"] if self.refresh else ["--no-checkpoint"]
         if self.data is not None:
-            found.append(f"--data={catalogue.path_of(self.data)}")
+            arguments.append(f"--data={catalogue.path_of(self.data)}")
         elif self.dataset is not None or self.refresh:
-            found.append(f"--dataset={self.dataset}")
+            arguments.append(f"--dataset={self.dataset}")
         if self.recipe is not None:
-            found.append(f"--recipe={self.recipe}")
+            arguments.append(f"--recipe={self.recipe}")
         if self.warm_start:
-            found.append("--warm-start")
-        found += [f"{_flag(name)}={value}" for name, value in self.changes().items()]
-        return [*found, f"--activate={self.activate}"]
+            arguments.append("--warm-start")
+        arguments += [f"{_flag(name)}={value}" for name, value in self.changes().items()]
+        return [*arguments, f"--activate={self.activate}"]
 
 
 def parsed(request: dict[str, Any]) -> Submission:
-    """A submission as a job's record has it."""
+    """The submission in a job's record."""
     try:
         return Submission.model_validate(request)
     except ValueError:
-        raise Refusal("invalid", "the job's request cannot be read: it was written by another version") from None
+        raise Refusal("invalid", "the job's request is not valid; it may be of another version of the service") from None
 
 
 def _flag(setting: str) -> str:

@@ -1,13 +1,13 @@
 """`python -m training` in a process group of its own, at the lowest priority.
 
-Not in a session of its own: Linux shares the processors out by sessions first (autogroup), and an idle priority would count
-only among the processes of its own one. Here it gives way to the service at once.
+It stays in the session of its parent: Linux divides processor time between sessions first (autogroup), so in a session of
+its own an idle priority would not yield to the service.
 
-It holds a lock in its job's folder, inherited from whoever started it and given back by the kernel when it dies. So anybody
-can tell whether it lives without trusting process numbers, and take over its supervision from a process that died.
+The process holds a lock in the job's folder, inherited from its parent and released by the kernel when the process dies. So
+any process can tell whether the training lives without trusting process ids, and can adopt it when its supervisor died.
 
-A training that is tied to a worker has a permit there, too: it publishes and goes live only while that file is there. To a
-worker that is cut off, or paused, nothing can be said, and its training may go on: so whoever gives the job up removes it.
+A training that is tied to a worker also has a fencing file there: it publishes and goes live only while that file exists. A
+worker that is paused or cut off cannot be stopped from here, so the service fences its training by removing the file.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from model_store.locks import exclusive_unless_held
 from service.jobs import priority
 from service.settings import THREAD_LIMITS, Settings
 
-EVENTS, LOG, LOCK, PERMIT = "events.jsonl", "log.txt", "lock", "permit"
+EVENTS, LOG, LOCK, FENCING_FILE = "events.jsonl", "log.txt", "lock", "permit"
 PR_SET_PDEATHSIG = 1
 GRACE_SECONDS = 60
-"""Over the limit of a training, at which its supervisor ends it: then it ends by itself, if nobody supervises it."""
+"""A training without a supervisor ends by itself so long after SGF_TRAINING_SECONDS."""
 EXIT_SECONDS = 5.0
 
 
@@ -40,7 +40,7 @@ class TrainingProcess:
 
     @classmethod
     def start(cls, folder: Path, arguments: list[str], settings: Settings, tied: bool = False) -> TrainingProcess:
-        """`tied`: it dies with the thread that calls this; else it outlives us, and somebody adopts it."""
+        """`tied`: the training dies with the calling thread; else it outlives this process and can be adopted."""
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "training", *arguments, "--quiet", f"--events={folder / EVENTS}"]
         command.append(f"--at-most={round(settings.training_seconds) + GRACE_SECONDS}")
@@ -48,10 +48,10 @@ class TrainingProcess:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if tied:
-                (folder / PERMIT).touch()  # not before the lock is held: a permit that nobody holds is cleared away
-                command.append(f"--only-while={folder / PERMIT}")
+                (folder / FENCING_FILE).touch()  # after locking: the service removes a fencing file without a lock
+                command.append(f"--only-while={folder / FENCING_FILE}")
             with (folder / LOG).open("ab") as log:
-                process = subprocess.Popen(  # noqa: S603  # a checked submission, and no shell
+                process = subprocess.Popen(  # noqa: S603  # validated arguments, no shell
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -59,7 +59,7 @@ class TrainingProcess:
                     env=_environment(settings),
                     process_group=0,
                     pass_fds=(held,),
-                    preexec_fn=_dying_with(os.getpid()) if tied else None,  # tied callers have one thread
+                    preexec_fn=_dying_with(os.getpid()) if tied else None,  # safe: a tied caller has one thread
                 )
             os.pwrite(held, b"%d\n" % process.pid, 0)
         finally:
@@ -69,46 +69,46 @@ class TrainingProcess:
 
     @classmethod
     def adopt(cls, folder: Path) -> TrainingProcess | None:
-        """The process that somebody else started for this job; None where there is none any more."""
+        """The training that another process started in this folder; None if it is dead."""
         return cls(folder) if is_held(folder / LOCK) else None
 
     @property
     def exit_code(self) -> int | None:
-        """Of one that is not alive. None where it is not known: the process was somebody else's child."""
+        """Of a dead training. None if it is unknown: the training was a child of another process."""
         if self._process is None:
             return None
-        with suppress(subprocess.TimeoutExpired):  # its lock is given back a moment before its code is there
+        with suppress(subprocess.TimeoutExpired):  # the lock is released shortly before the exit code is available
             self._process.wait(timeout=EXIT_SECONDS)
         return self._process.returncode
 
     def alive(self) -> bool:
         if self._process is not None:
-            self._process.poll()  # so that it does not stay as a zombie
+            self._process.poll()  # reaps it
         return is_held(self._folder / LOCK)
 
     def signal(self, number: signal.Signals) -> None:
-        """Ends all of its group. While the lock is held somebody of the group lives, so the number is still theirs."""
-        leader = self._leader()
-        if leader is not None:
-            priority.put_back(leader)
+        """Signals the process group. While the lock is held a member of the group lives, so its id is not reused."""
+        group = self._group()
+        if group is not None:
+            priority.put_back(group)
             with suppress(ProcessLookupError):
-                os.killpg(leader, number)
+                os.killpg(group, number)
             if number == signal.SIGKILL:
-                priority.release_memory(leader)
+                priority.release_memory(group)
 
     def hurry(self) -> None:
-        """Helps one along that somebody else has killed; one that lives is not touched."""
-        leader = self._leader()
-        if leader is not None and priority.release_memory(leader):
-            priority.put_back(leader)
+        """Speeds up the exit of a killed training; a living one is not touched."""
+        group = self._group()
+        if group is not None and priority.release_memory(group):
+            priority.put_back(group)
 
-    def _leader(self) -> int | None:
-        with suppress(OSError, ValueError):  # no such file: the job was given up
+    def _group(self) -> int | None:
+        with suppress(OSError, ValueError):  # no such file: the job was abandoned
             return int((self._folder / LOCK).read_text())
-        return self._told()
+        return self._reported_pid()
 
-    def _told(self) -> int | None:
-        """Its number as its first event has it, where its starter died before writing it down."""
+    def _reported_pid(self) -> int | None:
+        """The process id in the first event: the parent may have died before it wrote the lock file."""
         with suppress(OSError, ValueError, KeyError), (self._folder / EVENTS).open() as events:
             return int(json.loads(events.readline())["pid"])
         return None
@@ -120,7 +120,7 @@ def is_held(lock: Path) -> bool:
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """Ours without our settings: among them are secrets, which training does not need."""
+    """The environment of the service without its settings, which contain secrets."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SGF_", "PROMETHEUS_"))}
     threads = settings.training_threads or max(1, len(os.sched_getaffinity(0)) // 2)
     return environ | dict.fromkeys(THREAD_LIMITS, str(threads)) | {"SGF_DATA_ROOT": str(settings.data_root.resolve())}
@@ -131,7 +131,7 @@ def _dying_with(parent: int) -> Callable[[], None]:
 
     def set_up() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before we said so
+        if os.getppid() != parent:  # the parent died before prctl
             os._exit(1)
 
     return set_up

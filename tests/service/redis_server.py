@@ -15,7 +15,8 @@ from tests.service.serving import free_port, until
 class RedisServer:
     def __init__(self, folder: Path, *options: str) -> None:
         self.port, self._folder, self._options = free_port(), folder, options
-        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.address = f"127.0.0.1:{self.port}"
+        self.url = f"redis://{self.address}/0"
         self.client = redis.Redis(port=self.port)
         self.start()
 
@@ -35,8 +36,10 @@ class RedisServer:
         self._process.send_signal(signal.SIGCONT)
 
     def _answers(self) -> bool:
+        """Its own process, not another server that took the port first."""
+        assert self._process.poll() is None, "redis-server has exited"
         try:
-            return bool(self.client.ping())
+            return int(self.client.info("server")["process_id"]) == self._process.pid
         except redis.ConnectionError:
             return False
 

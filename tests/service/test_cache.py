@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,11 +91,13 @@ def test_what_redis_did_not_get_from_us_is_a_miss(store: Path, redis_server: Red
         until(lambda: bool(redis_server.client.keys("sgf:*")))
         (key,) = redis_server.client.keys("sgf:*")
         good = redis_server.client.get(key)
-        for damage in (b"", b"soup", good[:-3], b"\0" * 50):
+        bomb = zlib.compress(b"0" * (LARGEST_KEPT_BYTES + 2))
+        forged = zlib.crc32(bomb).to_bytes(4, "little") + bomb
+        for damage in (b"", b"soup", good[:-3], b"\0" * 50, forged):
             until(lambda: redis_server.client.get(key) == good)  # kept behind the answer's back
             redis_server.client.set(key, damage)
             assert client.post("/predict", json=question()).content == right
-        assert "sgf_cache_errors_total 4.0" in client.get("/metrics").text
+        assert "sgf_cache_errors_total 5.0" in client.get("/metrics").text
 
 
 def test_another_version_never_gives_cached_answers(tmp_path: Path, redis_server: RedisServer) -> None:

@@ -15,6 +15,7 @@ import pytest
 from model_store import Store
 from service.jobs.local import FOLDER
 from service.jobs.record import Job
+from service.jobs.redaction import Redaction
 from service.jobs.sqlite_ledger import SqliteLedger
 from service.jobs.training_process import LOCK, is_held
 from tests.service.jobs.retraining import (
@@ -78,7 +79,10 @@ def test_a_retraining_under_load_is_watched_judged_and_taken_over(running: Runni
     for caller in callers:
         caller.start()
     try:
-        job_id = submit(client, overrides=QUICK, warm_start=True)
+        accepted = retrain(client, overrides=QUICK, warm_start=True).json()
+        assert accepted["workers"] == 1
+        assert "warning" not in accepted
+        job_id = accepted["job"]
         told = events(client, job_id)
         # Two workers took version 1, and then each took version 2.
         until(lambda: 'sgf_model_swaps_total{result="taken"} 4.0' in client.get("/metrics").text)
@@ -113,6 +117,7 @@ def test_a_retraining_under_load_is_watched_judged_and_taken_over(running: Runni
     for state in ("queued", "running", "succeeded"):
         assert f'sgf_retrain_jobs_total{{state="{state}"}} 1.0' in page
     assert "sgf_retrain_epoch 0.0" in page, "no retraining is under way"
+    assert "sgf_retrain_workers 1.0" in page
 
 
 def test_a_challenger_that_was_made_worse_stays_out_and_the_job_says_why(running: Running, folder: Path) -> None:
@@ -168,7 +173,7 @@ def test_a_training_that_is_killed_has_failed_and_the_next_one_runs(running: Run
     client = running.client
     job_id = submit(client, overrides=FOR_EVER)
     trains(client, job_id)
-    waiting = SqliteLedger(folder / "models" / FOLDER / "jobs.sqlite").add(Job.new("other", {}), None, "")
+    waiting = SqliteLedger(folder / "models" / FOLDER / "jobs.sqlite", Redaction()).add(Job.new("other", {}), None, "")
     until(lambda: "sgf_retrain_epoch 0.0" not in client.get("/metrics").text)
     until(lambda: "sgf_retrain_jobs_waiting 1.0" in client.get("/metrics").text)
     before = counted(client, "cancelled")
@@ -187,7 +192,7 @@ def test_a_training_that_is_killed_has_failed_and_the_next_one_runs(running: Run
             os.kill(pid, signal.SIGKILL)
         found = ended(client, job_id)
     assert (found["state"], found["version"], found["live"]) == ("failed", None, False)
-    assert found["error"].startswith("the training process ended without a word (signal 9)")
+    assert found["error"].startswith("the training process ended without a last event (signal 9)")
     live = client.get("/health/ready").json()["version"]
     job_id = submit(client, refresh=True, activate="if_better")
     found = ended(client, job_id)
@@ -240,7 +245,7 @@ def test_a_service_that_is_killed_and_started_again_goes_on_with_its_jobs(folder
     with in_processes(store, data_root=root, training_seconds="2", **SETTINGS) as third:
         found = ended(third.client, job_id)
         assert (found["state"], found["live"]) == ("failed", False)
-        assert found["error"].startswith("the training process ended without a word: it was killed")
+        assert found["error"].startswith("the training process ended without a last event: it was killed")
         job_id = submit(third.client, overrides=FOR_EVER)
         found = ended(third.client, job_id)
         assert (found["state"], found["error"].split(",")[0]) == ("failed", "stopped after 2 s")

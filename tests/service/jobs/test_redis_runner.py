@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
 from model_store import Store
-from service.jobs import worker
 from service.jobs.local import FOLDER
 from service.jobs.record import Job
 from service.jobs.redis_ledger import PREFIX, RedisLedger
 from service.jobs.redis_runner import RedisRunner
 from service.jobs.submission import Submission
-from service.jobs.training_process import LOCK, PERMIT
+from service.jobs.training_process import FENCING_FILE, LOCK
+from service.jobs.worker import Worker
 from service.metrics import Metrics
 from service.settings import Settings
 from tests.service.jobs.retraining import data_root, weak_model
@@ -37,10 +38,10 @@ def runner(settings: Settings, redis: Redis, monkeypatch: pytest.MonkeyPatch) ->
 
 def given_up(runner: RedisRunner, ledger: RedisLedger, redis: Redis) -> Job:
     job = runner.submit(Submission(recipe="digits"), "demo", None)
-    assert ledger.claim(job.id) is not None
+    assert ledger.claim() is not None
     redis.delete(f"{PREFIX}beat:{job.id}")
-    runner.attend()
-    return runner.job(job.id)
+    runner.advance()
+    return runner.ledger.get(job.id)
 
 
 def test_what_a_training_did_after_it_was_given_up_is_in_its_record(
@@ -49,14 +50,14 @@ def test_what_a_training_did_after_it_was_given_up_is_in_its_record(
     job = given_up(runner, RedisLedger(settings), redis)
     assert (job.state, job.given_up, job.version, job.live) == ("failed", True, None, False)
     weak_model(settings.store, tmp_path / "data", job=job.id, activate=False)  # it was past the last question
-    runner.attend()
-    found = runner.job(job.id)
+    runner.advance()
+    found = runner.ledger.get(job.id)
     assert (found.state, found.version, found.live) == ("failed", 2, False)
     versions = Store(settings.store).model("demo")
     assert found.snapshot == versions.manifest(2).snapshot
     versions.activate(2)
-    runner.attend()
-    found = runner.job(job.id)
+    runner.advance()
+    found = runner.ledger.get(job.id)
     assert (found.state, found.error, found.version, found.live) == ("failed", job.error, 2, True)
 
 
@@ -65,11 +66,11 @@ def test_a_job_that_went_live_before_its_worker_died_has_succeeded(
 ) -> None:
     ledger = RedisLedger(settings)
     job = runner.submit(Submission(recipe="digits"), "demo", None)
-    assert ledger.claim(job.id) is not None
+    assert ledger.claim() is not None
     weak_model(settings.store, tmp_path / "data", job=job.id)
     redis.delete(f"{PREFIX}beat:{job.id}")
-    runner.attend()
-    found = runner.job(job.id)
+    runner.advance()
+    found = runner.ledger.get(job.id)
     assert (found.state, found.error, found.version, found.live) == ("succeeded", None, 2, True)
 
 
@@ -89,12 +90,12 @@ def test_every_state_is_counted_once_though_nobody_looked(server: RedisServer, s
     assert services[1].submit(Submission(recipe="digits"), "demo", "key").id == job.id
     assert counted()["queued"] == 1, "at once"
     ledger.cancel(job.id)
-    ledger.add(other := Job.new("demo", {}), None, "digest")  # by a service that died before it could count
-    running = ledger.claim(other.id)
+    ledger.add(Job.new("demo", {}), None, "digest")  # by a service that died before it could count
+    running = ledger.claim()
     assert running is not None
     ledger.report(running.ended("succeeded"), [], "")
     for service in services:
-        service.attend()
+        service.advance()
     assert counted() == {"queued": 2, "running": 1, "succeeded": 1, "cancelled": 1}
 
 
@@ -104,23 +105,41 @@ def test_what_a_dead_worker_left_is_cleared_away(runner: RedisRunner, settings: 
     for folder in folders.values():
         folder.mkdir(parents=True)
         (folder / LOCK).touch()
-        (folder / PERMIT).touch()
-    (folders["local"] / PERMIT).unlink()  # not of Redis: another runner's to clear
+        (folder / FENCING_FILE).touch()
+    (folders["local"] / FENCING_FILE).unlink()  # not of Redis: another runner's to clear
     with (folders["trains"] / LOCK).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        runner.attend()
+        runner.advance()
     assert {name for name, folder in folders.items() if folder.exists()} == {"trains", "local"}
 
 
 def test_a_training_that_cannot_be_started_leaves_nothing(
     runner: RedisRunner, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("STORE", settings.store), ("REDIS_URL", settings.redis_url), ("DATA_ROOT", tmp_path / "data")):
-        monkeypatch.setenv(f"SGF_{name}", str(value))
-    monkeypatch.setattr(worker, "_die_with_worker", lambda: None)  # this is no worker's child
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
     job = runner.submit(Submission(data="graph.npz"), "demo", None)
-    worker.train(job.id)
-    found = runner.job(job.id)
+    Worker(replace(settings, data_root=tmp_path / "data")).run(burst=True)
+    found = runner.ledger.get(job.id)
     assert (found.state, found.error) == ("failed", "the training did not start: No such file or directory")
     assert not (settings.store / FOLDER / job.id).exists()
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        ({"recipe": "../elsewhere/evil.toml"}, "there is no recipe '../elsewhere/evil.toml'"),
+        ({"dataset": "--store=/elsewhere"}, "there is no data set '--store=/elsewhere'"),
+        ({"data": "../secret.npz"}, "data must be a relative path below the data root"),
+        ({"recipe": "digits", "store": "/elsewhere"}, "the job's request is not valid"),
+    ],
+)
+def test_a_forged_request_in_redis_is_checked_like_one_over_http(
+    settings: Settings, redis: Redis, tmp_path: Path, request_: dict[str, str], error: str
+) -> None:
+    ledger = RedisLedger(settings)
+    job = ledger.add(Job.new("demo", request_), None, "digest")
+    Worker(replace(settings, data_root=tmp_path / "data")).run(burst=True)
+    found = ledger.get(job.id)
+    assert found.state == "failed"
+    assert found.error is not None
+    assert found.error.startswith(error)

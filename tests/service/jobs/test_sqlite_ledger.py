@@ -10,6 +10,7 @@ import pytest
 
 from service.errors import Refusal
 from service.jobs.record import Job
+from service.jobs.redaction import Redaction
 from service.jobs.sqlite_ledger import SqliteLedger
 
 EARLIER = """
@@ -22,7 +23,7 @@ CREATE UNIQUE INDEX one_per_model ON jobs (model) WHERE state IN ('queued', 'run
 
 
 def test_a_key_is_of_one_model(tmp_path: Path) -> None:
-    ledger = SqliteLedger(tmp_path / "jobs.sqlite")
+    ledger = SqliteLedger(tmp_path / "jobs.sqlite", Redaction())
     first = ledger.add(Job.new("one", {}), "nightly", "digest")
     other = ledger.add(Job.new("two", {}), "nightly", "digest")
     assert first.id != other.id
@@ -43,7 +44,7 @@ def test_a_file_of_before_is_taken_over_by_one_of_many(tmp_path: Path) -> None:
         database.execute(insert, (old.id, old.model_dump_json()))
     database.close()
     found: list[Job] = []
-    ledgers = [SqliteLedger(path) for _ in range(8)]
+    ledgers = [SqliteLedger(path, Redaction()) for _ in range(8)]
     threads = [threading.Thread(target=lambda one=one: found.extend(one.jobs())) for one in ledgers]
     for thread in threads:
         thread.start()
@@ -57,7 +58,7 @@ def test_a_file_of_before_is_taken_over_by_one_of_many(tmp_path: Path) -> None:
 
 
 def test_of_many_that_cancel_a_job_one_has_ended_it(tmp_path: Path) -> None:
-    ledger = SqliteLedger(tmp_path / "jobs.sqlite")
+    ledger = SqliteLedger(tmp_path / "jobs.sqlite", Redaction())
     job = ledger.add(Job.new("one", {}), None, "digest")
     changed: list[bool] = []
     threads = [threading.Thread(target=lambda: changed.append(ledger.cancel(job.id)[1])) for _ in range(4)]

@@ -42,8 +42,8 @@ def admin(store: Path, root: Path) -> Iterator[httpx.Client]:
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ({}, "say what to train on: dataset, data or recipe"),
-        ({"dataset": "digits", "data": "graph.npz"}, "say either dataset or data"),
+        ({}, "expected dataset, data or recipe"),
+        ({"dataset": "digits", "data": "graph.npz"}, "expected either dataset or data, not both"),
         ({"dataset": "soup"}, "there is no data set 'soup', expected one of digits, cora"),
         ({"recipe": "soup"}, "there is no recipe 'soup', expected one of"),
         ({"recipe": "../recipes/digits"}, "there is no recipe '../recipes/digits'"),

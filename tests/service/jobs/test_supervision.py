@@ -68,7 +68,7 @@ def test_a_line_that_a_full_disk_cut_short_is_passed_over(folder: Path, tmp_path
     [
         (1, "failed", "(exit code 1): its log may say why, unless the disk was full"),
         (-9, "failed", "(signal 9): it was killed, or the machine went down"),
-        (None, "failed", "ended without a word: it was killed, or the machine went down"),
+        (None, "failed", "ended without a last event: it was killed, or the machine went down"),
         (0, "succeeded", ""),
     ],
 )

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs.discretion import Discretion
+from service.jobs.redaction import Redaction
 
-DISCRETION = Discretion(Path("/srv/my models"), Path("/data"), Path("/opt/venv"))
+REDACTION = Redaction(Path("/srv/my models"), Path("/data"), Path("/opt/venv"))
 
 
 @pytest.mark.parametrize(
@@ -30,15 +30,15 @@ DISCRETION = Discretion(Path("/srv/my models"), Path("/data"), Path("/opt/venv")
     ],
 )
 def test_paths_are_not_shown(told: str, shown: str) -> None:
-    assert DISCRETION.text(told) == shown
+    assert REDACTION.text(told) == shown
 
 
 def test_texts_of_a_line_of_json_are_cleaned_as_they_are_meant() -> None:
     """As JSON, a newline is a backslash and an n, behind which a path looks like the rest of a word."""
     line = json.dumps({"event": "failed", "error": 'in\n/home/a/b\n"/home/c d/e"', "more": [{"at": "/home/a"}, 1, None]})
-    assert json.loads(DISCRETION.line(line)) == {
+    assert json.loads(REDACTION.line(line)) == {
         "event": "failed",
         "error": 'in\n.../b\n".../e"',
         "more": [{"at": ".../a"}, 1, None],
     }
-    assert DISCRETION.line('{"event": "epo /home/a/b') == '{"event": "epo .../b', "cut short"
+    assert REDACTION.line('{"event": "epo /home/a/b') == '{"event": "epo .../b', "cut short"

@@ -1,6 +1,6 @@
-"""Telling without saying where things lie on this machine, which is nobody's business: of a path only the name is shown.
+"""Redacts absolute paths from logs and events: only the last component of a path is shown.
 
-Known folders are taken out first and as they are, since only they can be told apart from a sentence where they hold spaces.
+Known folders are replaced first, because only a known folder with spaces in its name can be distinguished from a sentence.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ _URL = r"""\bfile://(?:/[^\s/:'"]+)+"""
 _PATH = re.compile(f"{_URL}|{_QUOTED}|{_BARE}")
 
 
-class Discretion:
+class Redaction:
     def __init__(self, *roots: Path) -> None:
         known = {str(path) for root in roots for path in (root, root.resolve()) if path.is_absolute() and path != Path("/")}
         longest_first = "|".join(re.escape(root) for root in sorted(known, key=len, reverse=True))
         self._roots = re.compile(rf"(?:\bfile://)?(?<![\w.])(?:{longest_first})(?![\w-]|\.\w)") if known else None
 
     @classmethod
-    def of(cls, settings: Settings) -> Discretion:
+    def of(cls, settings: Settings) -> Redaction:
         return cls(settings.store, settings.data_root, Path(sys.prefix))
 
     def text(self, text: str) -> str:
         known = text if self._roots is None else self._roots.sub("...", text)
-        return _PATH.sub(lambda found: f".../{found.group().rpartition('/')[2]}", known)
+        return _PATH.sub(lambda path: f".../{path.group().rpartition('/')[2]}", known)
 
     def line(self, line: str) -> str:
-        """One line of JSON, text by text: as JSON, a path may follow the n of an escaped newline, and hide behind it."""
+        """Redacts each string of a JSON line by itself: the n of an escaped newline would hide a path."""
         try:
             return json.dumps(self._value(json.loads(line)))
-        except (ValueError, RecursionError):  # a line that a full disk has cut short
+        except (ValueError, RecursionError):  # a full disk truncated the line
             return self.text(line)
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
-            return [self._value(one) for one in value]
+            return [self._value(item) for item in value]
         if isinstance(value, dict):
-            return {name: self._value(one) for name, one in value.items()}
+            return {name: self._value(item) for name, item in value.items()}
         return value

@@ -1,0 +1,32 @@
+"""What every Redis connection shares: its address and password, the description of a failure, and the wait after one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.settings import Settings
+
+
+def connection_options(settings: Settings) -> dict[str, Any]:
+    """Keyword arguments for `Redis.from_url`. Raises SettingsError if the password cannot be read."""
+    return {"url": settings.redis_url or "redis://", "password": settings.redis_password()}
+
+
+def cause_of(error: BaseException) -> str:
+    """The server's or the system's own text, without the arguments of a command: those of HELLO include the password."""
+    text, _, _ = f"{getattr(error, 'status_code', None) or ''} {error}".strip().partition(", with args beginning with")
+    return text or f"no answer in time: {type(error).__name__}"
+
+
+class Backoff:
+    """The wait before the next attempt: doubles with every failure, from `first` to `longest`."""
+
+    def __init__(self, first: float, longest: float) -> None:
+        self._first, self._longest, self.seconds = first, longest, 0.0
+
+    def grow(self) -> float:
+        self.seconds = min(max(2 * self.seconds, self._first), self._longest)
+        return self.seconds
+
+    def reset(self) -> None:
+        self.seconds = 0.0
