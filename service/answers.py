@@ -31,7 +31,9 @@ class Prediction(_Answer):
     probabilities: list[float] | None = None
     top_k: list[LikelyClass] | None = None
     embedding: list[float] | None = None
-    exactness: Literal["exact", "frozen"]
+    exactness: Literal["exact", "frozen", "rounded"] = Field(
+        description="rounded: exact but for the rounding of half-precision states (rounding_error)"
+    )
 
 
 class Origin(_Answer):
@@ -45,6 +47,9 @@ class Origin(_Answer):
 class PredictAnswer(Origin):
     """Known nodes first, then new ones, in the order asked."""
 
+    rounding_error: float | None = Field(
+        default=None, description="largest error of rounded answers, measured when the snapshot was published"
+    )
     predictions: list[Prediction]
 
 

@@ -70,7 +70,7 @@ class KnownRows:
         first, start = questions[0], time.perf_counter()
         rows = first.rows if len(questions) == 1 else np.concatenate([question.rows for question in questions])
         found = first.loaded.known(rows, first.embeddings)
-        return Outcome.of(found, first.loaded.config.task, start)
+        return Outcome.of(found, first.loaded.config.task, start, first.loaded.exactness("exact", first.embeddings))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,7 @@ class NewRows:
         metrics.batch_nodes.observe(len(merged))
         for count in found.recomputed.tolist():
             metrics.recomputed.observe(count)
-        return Outcome.of(found, first.loaded.config.task, start, found.exactness)
+        return Outcome.of(found, first.loaded.config.task, start, first.loaded.exactness(found.exactness))
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,8 +44,10 @@ def questions(loaded: LoadedModel | None) -> dict[str, Any]:
 def answer_to_first(loaded: LoadedModel, form: Form) -> Any:
     """Raises whatever answering raises."""
     question = Question(**questions(loaded)["known"]["value"])
-    known = loaded.known(loaded.rows(question.nodes), embeddings=form == "embeddings")
-    parts = [(question.nodes, Outcome.of(known, loaded.config.task, start=0.0))]
+    embeddings = form == "embeddings"
+    known = loaded.known(loaded.rows(question.nodes), embeddings)
+    exactness = loaded.exactness("exact", embeddings)
+    parts = [(question.nodes, Outcome.of(known, loaded.config.task, 0.0, exactness))]
     encoding.check_finite(parts)
     if form == "embeddings":
         return orjson.loads(encoding.embeddings_json(loaded, parts))

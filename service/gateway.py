@@ -116,7 +116,12 @@ class Gateway:
             return self._reply_for(request, error)
         if not npy:
             return Reply(200, answer.content)
-        return Reply(200, answer.content, NPY, {f"x-sgf-{name}": str(value) for name, value in answer.origin.items()})
+        return Reply(
+            200,
+            answer.content,
+            NPY,
+            {f"x-sgf-{name.replace('_', '-')}": str(value) for name, value in answer.origin.items()},
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pages, and the lifespan."""

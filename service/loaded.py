@@ -8,7 +8,7 @@ import time
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import orjson
@@ -18,6 +18,9 @@ from model_store import ModelVersions, Snapshot
 from service.engine import Engine, engine_for
 from service.settings import Settings
 from sgformer import Answers, UnknownNodeError
+from sgformer.extension import Mode
+
+Exactness = Literal["exact", "frozen", "rounded"]
 
 
 class LoadedModel:
@@ -34,6 +37,8 @@ class LoadedModel:
         """How long opening, warming and the probes took."""
         self.head = {"model": self.model, "version": version, "snapshot": self.id}
         """What every answer says of its origin."""
+        if self.rounding_error is not None:
+            self.head["rounding_error"] = self.rounding_error
         self.head_json = orjson.dumps(self.head)
         names = self.classes or [str(number) for number in range(self.config.out_features)]
         self.label_fields = [b'"label":%d,"class":%b' % (label, orjson.dumps(name)) for label, name in enumerate(names)]
@@ -73,6 +78,12 @@ class LoadedModel:
             wrong = next(one for one in ids if type(one) is not int or not 0 <= one < self.num_nodes)
             raise UnknownNodeError(f"node {wrong!r} is not in the graph, expected ids from 0 to {self.num_nodes - 1}", wrong)
         return rows
+
+    def exactness(self, mode: Mode, computed: bool = True) -> Exactness:
+        """What an answer is called. One that is computed from half-precision states is rounded; logits of known nodes are
+        read as the full-graph forward gave them.
+        """
+        return "rounded" if mode == "exact" and computed and self.rounding_error is not None else mode
 
     def known(self, rows: NDArray[np.int64], embeddings: bool) -> Answers:
         """Answers for rows of the graph. Where no embeddings are asked for, theirs are empty, and nothing is computed."""

@@ -24,14 +24,14 @@ class Outcome(NamedTuple):
     best: list[int]
     """The likeliest class of each."""
     exactness: str
-    """exact or frozen."""
+    """exact, frozen or rounded."""
     finite: bool
     """Whether every number of the batch is one."""
     seconds: float
     """How long the whole batch took."""
 
     @classmethod
-    def of(cls, answers: Answers | ExtendedAnswers, task: Task, start: float, exactness: str = "exact") -> Outcome:
+    def of(cls, answers: Answers | ExtendedAnswers, task: Task, start: float, exactness: str) -> Outcome:
         """`start` is when the batch began, by the clock that counts performance."""
         logits = answers.logits
         finite = bool(np.isfinite(logits).all() and np.isfinite(answers.embeddings).all())

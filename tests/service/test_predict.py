@@ -198,3 +198,22 @@ def test_nodes_by_ids_of_their_own(tmp_path: Path, features: list[float]) -> Non
         told = refused(client.post("/predict", json={"nodes": [5]}), 404, "unknown_node")
         assert told == "node 5 is not in the graph, whose ids are texts"
         refused(client.post("/predict", json={"new_nodes": [new | {"neighbors": ["pkg-99"]}]}), 404, "unknown_node")
+
+
+def test_answers_from_half_precision_states_are_called_rounded(tmp_path: Path) -> None:
+    """Logits of known nodes are read as the full forward gave them; all else is computed from rounded states."""
+    Store(tmp_path).publish("demo", CONTENTS, states="float16", activate=True)
+    node = {"id": "a", "features": [1, 2, 3, 4, 5], "neighbors": [1]}
+    with in_thread(tmp_path) as client, Store(tmp_path).model("demo").open() as opened:
+        answer = client.post("/predict", json={"nodes": [1], "new_nodes": [node]}).json()
+        assert [one["exactness"] for one in answer["predictions"]] == ["exact", "rounded"]
+        assert answer["rounding_error"] == opened.rounding_error
+        assert answer["rounding_error"] > 0
+        answer = client.post("/embed", json={"nodes": [1], "new_nodes": [node], "mode": "frozen"}).json()
+        assert [one["exactness"] for one in answer["predictions"]] == ["rounded", "frozen"]
+        npy = client.post("/embed", json={"nodes": [1]}, headers={"accept": "application/x-npy"})
+        assert float(npy.headers["x-sgf-rounding-error"]) == opened.rounding_error
+
+
+def test_answers_from_full_precision_have_no_rounding_error(client: httpx.Client) -> None:
+    assert "rounding_error" not in client.post("/predict", json={"nodes": [1]}).json()
