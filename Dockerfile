@@ -27,6 +27,7 @@ WORKDIR /var/lib/sgformer
 
 FROM scratch AS code
 COPY sgformer /sgformer
+COPY sgformer_client /sgformer_client
 COPY model_store /model_store
 COPY service /service
 COPY training /training

@@ -10,7 +10,7 @@ import sys
 
 import httpx
 
-from service.client import AsyncClient, Client, ServiceError, new_node
+from sgformer_client import AsyncClient, Client, ServiceError, new_node
 
 
 def one(address: str) -> None:

@@ -16,11 +16,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from service.errors import Refusal
 from service.metrics import Metrics
 from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.messages import Request
+    from service.protocol import Protocol
 
 ANSWER_LIMIT = 16
 """Requests of /predict and /embed that run at once. They are answered in batches on the event loop: a larger number makes
@@ -34,30 +38,6 @@ SMOOTHING = 0.4
 PATIENCE = 2.0
 """Times the bound: how long a request waits before it is refused. At a constant r times the capacity, r - 1 times this long
 is ahead in the queue, so that from 1.5 times the capacity on the queue stays beyond its bound, and newest first."""
-
-
-class Request(Protocol):
-    """A complete request that waits for a place."""
-
-    arrived: float
-    """On the event loop's clock."""
-    is_gone: bool
-    """The client has closed the connection."""
-
-    def start(self, place: Place) -> None: ...
-
-    def refuse(self, refusal: Refusal) -> None: ...
-
-
-class Connection(Protocol):
-    deadline: float
-    """On the event loop's clock."""
-
-    def time_out(self) -> None:
-        """The deadline has passed."""
-
-    def cut_off(self, refusal: Refusal) -> None:
-        """Gives up what the connection holds: the body that it sends, or the answer that it does not read."""
 
 
 class Place:
@@ -150,22 +130,22 @@ class Admission:
         self.answers = Lane(ANSWER_LIMIT, settings.max_queue_seconds, metrics)
         self.pages = Lane(PAGE_LIMIT, settings.max_queue_seconds, metrics)
         self.max_connections = settings.max_connections
-        self._connections: set[Connection] = set()
+        self._connections: set[Protocol] = set()
         self.held_bytes = 0
         """Of received bodies and unsent answers."""
-        self._held: dict[Connection, int] = {}
+        self._held: dict[Protocol, int] = {}
         self._rates: dict[str, tuple[float, float]] = {}
 
     @property
     def depth(self) -> int:
         return self.answers.depth + self.pages.depth
 
-    def connect(self, connection: Connection) -> bool:
+    def connect(self, connection: Protocol) -> bool:
         """False if there are too many connections."""
         self._connections.add(connection)
         return len(self._connections) <= self.max_connections
 
-    def disconnect(self, connection: Connection) -> None:
+    def disconnect(self, connection: Protocol) -> None:
         self._connections.discard(connection)
         self.hold(connection, 0)
 
@@ -188,7 +168,7 @@ class Admission:
             raise Refusal("overloaded", f"this key may send {rate:g} requests per second; retry after 1 s")
         self._rates[key] = tokens - 1, now
 
-    def hold(self, connection: Connection, count: int) -> None:
+    def hold(self, connection: Protocol, count: int) -> None:
         """Books the bytes that a connection holds now. Beyond the budget, cuts off the connection that holds most."""
         self.held_bytes += count - self._held.pop(connection, 0)
         if count:

@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import Refusal
 from service.loaded import LoadedModel
+from service.messages import Request
 from service.metrics import Metrics
 from service.outcome import Outcome
 from service.settings import Settings
@@ -27,20 +28,8 @@ from sgformer import NewNodes
 from sgformer.extension import Mode
 from sgformer.neighborhood import cost_of
 
-Gone = Callable[[], Coroutine[Any, Any, None]]
-"""Returns when the client has closed the connection."""
 FORESEEN_LAYERS = 3
 """Up to which the cost of an exact answer is known before the graph is walked."""
-
-
-class Caller(Protocol):
-    """The request that a question belongs to."""
-
-    def leave_lane(self) -> None:
-        """Called before the question waits for the worker thread: the request runs no longer on the event loop."""
-
-    def gone(self) -> Coroutine[Any, Any, None]:
-        """Returns when the client has closed the connection."""
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: its arrays have no truth value
@@ -132,7 +121,7 @@ class Batcher:
         """Requests that wait for the worker thread, or whose batch runs there."""
         return len(self._expensive) + len(self._in_thread)
 
-    async def ask(self, question: KnownRows | NewRows, caller: Caller) -> Outcome:
+    async def ask(self, question: KnownRows | NewRows, request: Request) -> Outcome:
         """Raises what the engine raises for this question, and Refusal where it costs or takes too much."""
         limit = self._settings.max_recompute
         if isinstance(question, NewRows) and question.mode == "exact" and question.cost > limit:
@@ -144,14 +133,14 @@ class Batcher:
             self._cheap.append(waiting)
             self._schedule()
             return await waiting.answer
-        caller.leave_lane()
+        request.place.release()  # it runs no longer on the event loop
         self._expensive.append(waiting)
         asyncio.get_running_loop().call_soon(self._start_thread)  # together with others that arrive in this turn
-        return await self._wait(waiting, caller)
+        return await self._wait(waiting, request)
 
-    async def _wait(self, waiting: Waiting, caller: Caller) -> Outcome:
+    async def _wait(self, waiting: Waiting, request: Request) -> Outcome:
         """Until the thread has answered, the deadline has passed, or the client has gone."""
-        watcher = asyncio.get_running_loop().create_task(caller.gone())
+        watcher = asyncio.get_running_loop().create_task(request.gone())
         watcher.add_done_callback(lambda _: waiting.answer.cancel())
         try:
             async with asyncio.timeout(self._settings.deadline_seconds):

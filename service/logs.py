@@ -10,7 +10,6 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections import deque
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -115,49 +114,33 @@ class AccessLog:
     def __init__(self, writer: LogWriter | None) -> None:
         """Without a writer nothing is logged."""
         self._writer = writer
-        self._collected: list[tuple[Any, ...]] = []
+        self._lines: list[bytes] = []
 
     @property
     def dropped_lines(self) -> int:
         return 0 if self._writer is None else self._writer.dropped_lines
 
     def flush(self) -> None:
-        if self._writer is not None and self._collected:
-            collected, self._collected = self._collected, []
-            self._writer.put([_line(*values) for values in collected])
+        if self._writer is not None and self._lines:
+            lines, self._lines = self._lines, []
+            self._writer.put(lines)
 
     def write(self, request: Request, route: str, code: int, seconds: float, sent: int, error: str | None) -> None:
-        if self._writer is not None:
-            client = request.connection.client
-            values = request.id, request.key, client and client[0], request.method
-            self._collected.append((time.time(), *values, route, code, seconds, sent, error))
-
-
-def _line(
-    at: float,
-    request_id: str,
-    key: str | None,
-    client: str | None,
-    method: str,
-    route: str,
-    code: int,
-    seconds: float,
-    sent: int,
-    error: str | None,
-) -> bytes:
-    line = {
-        "time": datetime.fromtimestamp(at, UTC),
-        "level": "info",
-        "logger": "service.access",
-        "request_id": request_id,
-        "client": client,
-        "key": key,
-        "method": method,
-        "route": route,
-        "code": code,
-        "milliseconds": round(seconds * 1000, 3),
-        "bytes": sent,
-        "error": error,
-    }
-    present = {name: value for name, value in line.items() if value is not None}
-    return orjson.dumps(present, option=orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE)
+        if self._writer is None:
+            return
+        client = request.connection.client
+        line = {
+            "time": datetime.now(UTC),
+            "level": "info",
+            "logger": "service.access",
+            "request_id": request.id,
+            "client": client and client[0],
+            "key": request.key,
+            "method": request.method,
+            "route": route,
+            "code": code,
+            "milliseconds": round(seconds * 1000, 3),
+            "bytes": sent,
+            "error": error,
+        }
+        self._lines.append(orjson.dumps(line, option=orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE))

@@ -9,13 +9,16 @@ import re
 import time
 import zlib
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import orjson
 
 from service.admission import Place
 from service.errors import Refusal
+
+if TYPE_CHECKING:
+    from service.protocol import Protocol
 
 JSON = "application/json"
 GZIP_FROM_BYTES = 1024
@@ -59,18 +62,6 @@ class Reply:
         return replace(self, content=content, headers=headers, _head=None)
 
 
-class Connection(Protocol):
-    """What a request needs of the connection that it came on."""
-
-    client: tuple[str, int] | None
-
-    def start(self, request: Request) -> None: ...
-
-    def refuse(self, request: Request, refusal: Refusal) -> None: ...
-
-    def reply(self, request: Request, reply: Reply) -> None: ...
-
-
 class Request:
     """A request whose head is complete. Made for every request, so it holds little and computes what it can later."""
 
@@ -81,7 +72,7 @@ class Request:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Protocol,
         method: str,
         target: bytes,
         version: str,
@@ -128,9 +119,6 @@ class Request:
 
     def refuse(self, refusal: Refusal) -> None:
         self.connection.refuse(self, refusal)
-
-    def leave_lane(self) -> None:
-        self.place.release()
 
     async def gone(self) -> None:
         """Returns when the client has closed the connection."""

@@ -9,11 +9,11 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from service.answers import ErrorAnswer, PredictAnswer
 from service.errors import STATUS
 from service.examples import Form, answer_to_first, questions
 from service.loaded import LoadedModel
 from service.questions import Question
+from sgformer_client.answers import ErrorAnswer, PredictAnswer
 
 LOG = logging.getLogger("service.openapi")
 TAGS = {

@@ -18,12 +18,12 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from model_store import ModelVersions, StoreError, UnknownVersion
 from service import openapi
-from service.answers import Live, ManifestAnswer, ModelsAnswer, Ready, StoredVersion
 from service.errors import Refusal, refusal_for
 from service.messages import GZIP_FROM_BYTES
 from service.metrics import CONTENT_TYPE, Metrics
 from service.probation import last_rollback
 from service.rollout import Rollout
+from sgformer_client.answers import Live, ManifestAnswer, ModelsAnswer, Ready, StoredVersion
 
 Version = Annotated[int, PathParameter(ge=1, lt=2**63, description="number of a version")]
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -137,16 +137,10 @@ def _add_errors(app: FastAPI) -> None:
         return JSONResponse(refusal.body(), refusal.status, headers=refusal.headers)
 
     @app.exception_handler(Refusal)
-    async def refused(_request: Request, error: Refusal) -> JSONResponse:
-        return shaped(error)
-
     @app.exception_handler(StoreError)
-    async def from_the_store(_request: Request, error: StoreError) -> JSONResponse:
+    @app.exception_handler(Exception)  # an error of ours is raised again behind this answer, and logged
+    async def failed(_request: Request, error: Exception) -> JSONResponse:
         return shaped(refusal_for(error))
-
-    @app.exception_handler(Exception)
-    async def our_fault(_request: Request, error: Exception) -> JSONResponse:
-        return shaped(refusal_for(error))  # it is raised again behind this answer, and logged
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:

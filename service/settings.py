@@ -44,24 +44,22 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def _number(text: str, most: float, expected: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 < value < 1e6:
-        raise ValueError("expected a positive number of seconds")
+    if not 0 < value <= most:
+        raise ValueError(f"expected {expected}")
     return value
+
+
+def _seconds(text: str) -> float:
+    return _number(text, 999_999, "a positive number of seconds")
 
 
 def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value <= 1:
-        raise ValueError("expected a share above 0, at most 1")
-    return value
+    return _number(text, 1, "a share above 0, at most 1")
 
 
 def _switch(text: str) -> bool:

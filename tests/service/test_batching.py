@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from model_store import Snapshot, Store
+from service.admission import Place
 from service.batching import Batcher, KnownRows, NewRows
 from service.engine import NumpyEngine, TorchEngine
 from service.errors import Refusal
@@ -74,10 +75,7 @@ def new(seed: int, neighbors: list[int], count: int = 1) -> NewNodes:
 class Caller:
     """A client that stays."""
 
-    left = 0
-
-    def leave_lane(self) -> None:
-        self.left += 1
+    place = Place(None)
 
     async def gone(self) -> None:
         await asyncio.Event().wait()

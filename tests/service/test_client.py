@@ -20,9 +20,10 @@ import httpx
 import numpy as np
 import pytest
 
-import service.client
-from service.client import AsyncClient, Client, EmbedOptions, PredictOptions, ServiceError, new_node
+import sgformer_client.client
 from service.questions import Question
+from sgformer_client import AsyncClient, Client, ServiceError, new_node
+from sgformer_client.client import EmbedOptions, PredictOptions
 
 API_PAGE = Path(__file__).parent.parent.parent / "docs" / "api.md"
 HANG_UP, RESET, PROXY = "hang up", "reset", "a page of a proxy, in another shape of errors"
@@ -127,14 +128,14 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr("service.client.time", SimpleNamespace(sleep=slept.append))
-    monkeypatch.setattr("service.client.asyncio", SimpleNamespace(sleep=sleep))
-    monkeypatch.setattr("service.client.random", random.Random(3))  # noqa: S311  # no secret
+    monkeypatch.setattr("sgformer_client.client.time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr("sgformer_client.client.asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("sgformer_client.client.random", random.Random(3))  # noqa: S311  # no secret
     return slept
 
 
 def document_example() -> str:
-    return textwrap.dedent("\n".join(re.findall(r"^(?:    .*)?$", service.client.__doc__ or "", re.MULTILINE)))
+    return textwrap.dedent("\n".join(re.findall(r"^(?:    .*)?$", sgformer_client.client.__doc__ or "", re.MULTILINE)))
 
 
 def page_example() -> str:
@@ -289,7 +290,7 @@ def test_a_service_that_restarts_is_asked_when_it_is_back(monkeypatch: pytest.Mo
     with StandIn(FINE, listening=False) as server:
         with pytest.raises(httpx.ConnectError):
             ask_at_once(server.url, retries=0)
-        monkeypatch.setattr("service.client.time", SimpleNamespace(sleep=lambda _: server.listen()))
+        monkeypatch.setattr("sgformer_client.client.time", SimpleNamespace(sleep=lambda _: server.listen()))
         assert ask_at_once(server.url).version == 1
     assert len(server.asked) == 1
 

@@ -1,6 +1,6 @@
 """A typed client, for programs: `Client` and `AsyncClient`. They ask again where the service is busy, or restarts.
 
-    from service.client import Client
+    from sgformer_client import Client
 
     with Client("http://127.0.0.1:8000") as client:
         answer = client.predict(nodes=[0, 5])
@@ -28,8 +28,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from service.answers import ModelsAnswer, PredictAnswer
-from service.questions import NodeId
+from sgformer_client.answers import ModelsAnswer, NodeId, PredictAnswer
 
 FIRST_WAIT_SECONDS = 0.05  # doubles with every try, where the service does not say how long
 REFUSED_FOR_NOW = (429, 503)

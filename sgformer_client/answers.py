@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.questions import NodeId
+NodeId = int | str
 
 
 class _Answer(BaseModel):
