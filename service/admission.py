@@ -98,7 +98,7 @@ class Lane:
         self._scheduled = False
         while self._waiting and self._running < self._limit:
             request = self._waiting.pop() if self.newest_first else self._waiting.popleft()
-            if not request.is_gone:
+            if not (request.is_gone or request.is_refused):
                 self._start(request)
 
     def _end_window(self) -> None:
@@ -119,7 +119,7 @@ class Lane:
         refusal = overloaded(f"{self.depth} requests wait or run, and this one has waited for {waited:g} s")
         while self._waiting and self._waiting[0].arrived <= arrived:
             request = self._waiting.popleft()
-            if not request.is_gone:
+            if not (request.is_gone or request.is_refused):
                 self._metrics.turned_away("queue")
                 request.refuse(refusal)
 

@@ -154,7 +154,7 @@ class Protocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
         self._request = None
-        self._hold_bodies(sum(len(request.body) for request in self._later))
+        self._hold_bodies(sum(len(later.body) for later in self._later))
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
@@ -189,7 +189,8 @@ class Protocol(HttpToolsProtocol):
             lane.arrive(request)
 
     def start(self, request: Request) -> None:
-        """Makes the request a task."""
+        """Makes the request a task, which takes its body."""
+        self._hold_bodies(sum(len(later.body) for later in self._later))
         if self._gateway.answers(request):
             task = self.loop.create_task(self._gateway.answer(request))
             task.add_done_callback(self.tasks.discard)
@@ -244,10 +245,8 @@ class Protocol(HttpToolsProtocol):
             self.on_response_complete()
 
     def refuse(self, request: Request, refusal: Refusal) -> None:
-        """Answers a request that does not run."""
-        if (
-            self.flow.write_paused or request is not self._request
-        ):  # the client does not read, or earlier answers are to come
+        """Answers a request that does not run. If the client does not read, or waits for earlier answers, it is cut off."""
+        if self.flow.write_paused or request is not self._request:
             self.transport.abort()
             return
         request.is_refused, request.body = True, bytearray()

@@ -83,7 +83,7 @@ class Simulation:
 
 class Sent:
     arrived = 0.0
-    is_gone = False
+    is_gone = is_refused = False
 
     def __init__(self) -> None:
         self.decided: asyncio.Future[Place | Refusal] = asyncio.get_running_loop().create_future()
@@ -298,6 +298,31 @@ def test_a_refusal_is_counted_and_a_client_that_leaves_the_queue_is_not_answered
     full.release.set()
     until(lambda: counted("sgf_queue_depth") == 0)
     assert full.called.count("/predict") == 0
+
+
+def test_of_complete_requests_that_wait_the_largest_are_refused_once(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are refused while they wait, and are not answered a second time when their turn comes."""
+    go, answer = threading.Event(), Answering.answer
+
+    async def slowly(self: Answering, *arguments: Any) -> Answer:
+        while not go.is_set():
+            await asyncio.sleep(0.005)
+        return await answer(self, *arguments)
+
+    monkeypatch.setattr(Answering, "answer", slowly)
+    monkeypatch.setattr("service.admission.ANSWER_LIMIT", 1)
+    with in_thread(store, max_buffer_bytes=10_000_000) as client, ExitStack() as opened:
+        callers = [opened.enter_context(connect(client)) for _ in range(6)]
+        for caller in callers:
+            caller.sendall(request(BODY + b" " * 4_000_000))
+            client.get("/health/live")  # so that it is read before the next one comes
+        until(lambda: sum(map(is_readable, callers)) == 3)  # one runs, two wait within the budget
+        go.set()
+        codes = Counter(read_response(caller)[0][9:12] for caller in callers)
+        assert codes == {b"200": 3, b"429": 3}
+        for caller in callers:
+            caller.sendall(request())
+            assert read_response(caller)[0].startswith(b"HTTP/1.1 200"), "and each has one answer for its next request"
 
 
 def is_readable(connection: socket.socket) -> bool:
