@@ -64,6 +64,7 @@ class Lane:
         self._running, self._scheduled = 0, False
         self._answers, self._rate, self._window_start = 0, 0.0, 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop  # of the requests that wait; `get_running_loop` is a system call
         self.newest_first = False
 
     @property
@@ -73,7 +74,7 @@ class Lane:
 
     def arrive(self, request: Request) -> None:
         """Starts the request, now or later, or refuses it."""
-        loop = asyncio.get_running_loop()
+        loop = request.connection.loop
         request.arrived = loop.time()
         if self._running < self._limit and not self._waiting:
             self._start(request)
@@ -81,14 +82,14 @@ class Lane:
         self._waiting.append(request)
         if self._timer is None:
             self._answers, self._window_start = 0, request.arrived
-            self._timer = loop.call_later(WINDOW_SECONDS, self._end_window)
+            self._loop, self._timer = loop, loop.call_later(WINDOW_SECONDS, self._end_window)
 
     def leave(self) -> None:
         self._running -= 1
         self._answers += 1
         if self._waiting and not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._start_waiting)
+            self._loop.call_soon(self._start_waiting)
 
     def _start(self, request: Request) -> None:
         self._running += 1
@@ -102,7 +103,7 @@ class Lane:
                 self._start(request)
 
     def _end_window(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         rate, self._answers = self._answers / max(loop.time() - self._window_start, WINDOW_SECONDS), 0
         self._window_start = loop.time()
         self._rate = rate if not self._rate else SMOOTHING * rate + (1 - SMOOTHING) * self._rate
@@ -150,7 +151,7 @@ class Admission:
         self.hold(connection, 0)
 
     def sweep(self) -> None:
-        """Times out connections. Called every tenth of a second: a timer for each request would cost more."""
+        """Times out connections. Called every quarter of a second: a timer for each request would cost more."""
         now = asyncio.get_running_loop().time()
         for connection in [connection for connection in self._connections if connection.deadline < now]:
             connection.time_out()

@@ -29,7 +29,7 @@ from service.rollout import Rollout
 from service.settings import REMOVED, Settings
 
 LOG = logging.getLogger("service.app")
-BOOKING_SECONDS = 0.1
+BOOKING_SECONDS, SWEEP_SECONDS = 0.1, 0.25
 M_MMAP_THRESHOLD = -3
 GC_THRESHOLDS = 20_000, 50, 50
 """Requests leave hardly any cycles behind, and with thousands of connections a full collection takes milliseconds."""
@@ -45,7 +45,6 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
 
     def book() -> None:
         """What is done for many requests at once: for each request it would cost as much as its answer."""
-        admission.sweep()
         metrics.queue_depth.set(admission.depth + batcher.depth)
         metrics.buffered.set(admission.held_bytes)
         metrics.book(log.dropped_lines)
@@ -57,7 +56,10 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        booking = asyncio.create_task(_repeat(book))
+        tasks = [
+            asyncio.create_task(_repeat(book, BOOKING_SECONDS)),
+            asyncio.create_task(_repeat(admission.sweep, SWEEP_SECONDS)),
+        ]
         await rollout.start()
         if cache is not None:
             cache.start()
@@ -69,7 +71,8 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
         try:
             yield
         finally:
-            booking.cancel()
+            for task in tasks:
+                task.cancel()
             if leader is not None:
                 await asyncio.to_thread(leader.stop)
             await batcher.close()
@@ -84,13 +87,13 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
     return Gateway(settings, metrics, rollout, answering, admission, log, others)
 
 
-async def _repeat(step: Callable[[], None]) -> None:
+async def _repeat(step: Callable[[], None], seconds: float) -> None:
     while True:
-        await asyncio.sleep(BOOKING_SECONDS)
+        await asyncio.sleep(seconds)
         try:
             step()
         except Exception:  # what failed once may work the next time
-            LOG.exception("booking metrics failed; it is repeated in %g s", BOOKING_SECONDS)
+            LOG.exception("%s failed; it is repeated in %g s", step.__qualname__, seconds)
 
 
 def runner_for(settings: Settings, metrics: Metrics) -> Runner:

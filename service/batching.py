@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,7 @@ class NewRows:
 @dataclass(frozen=True, eq=False)
 class Waiting:
     question: KnownRows | NewRows
-    answer: asyncio.Future[Outcome] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    answer: asyncio.Future[Outcome]
 
 
 class Batcher:
@@ -128,14 +128,15 @@ class Batcher:
             told = f"exact answers to this request walk over {question.cost:,} links, the limit is {limit:,}"
             told += "; send fewer new nodes per request, or use mode frozen"
             raise Refusal("neighborhood_too_large", told, size=question.cost, limit=limit)
-        waiting = Waiting(question)
+        loop = request.connection.loop  # `asyncio.get_running_loop` is a system call
+        waiting = Waiting(question, loop.create_future())
         if question.cost <= self._settings.inline_cost and question.is_foreseen:
             self._cheap.append(waiting)
-            self._schedule()
+            self._schedule(loop)
             return await waiting.answer
         request.place.release()  # it runs no longer on the event loop
         self._expensive.append(waiting)
-        asyncio.get_running_loop().call_soon(self._start_thread)  # together with others that arrive in this turn
+        loop.call_soon(self._start_thread)  # together with others that arrive in this turn
         return await self._wait(waiting, request)
 
     async def _wait(self, waiting: Waiting, request: Request) -> Outcome:
@@ -167,17 +168,17 @@ class Batcher:
             if not waiting.answer.done():
                 waiting.answer.set_exception(Refusal("not_ready", "the service is shutting down"))
 
-    def _schedule(self) -> None:
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._cheap and not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._answer_cheap)
+            loop.call_soon(self._answer_cheap, loop)
 
-    def _answer_cheap(self) -> None:
+    def _answer_cheap(self, loop: asyncio.AbstractEventLoop) -> None:
         """One batch per turn of the event loop."""
         self._scheduled = False
         if batch := self._next_batch(self._cheap):
             _settle(batch, self._answers(batch))
-        self._schedule()
+        self._schedule(loop)
 
     def _start_thread(self) -> None:
         if self._running is None and (batch := self._next_batch(self._expensive)):

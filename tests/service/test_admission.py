@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import httpx
@@ -86,7 +87,8 @@ class Sent:
     is_gone = is_refused = False
 
     def __init__(self) -> None:
-        self.decided: asyncio.Future[Place | Refusal] = asyncio.get_running_loop().create_future()
+        self.connection = SimpleNamespace(loop=asyncio.get_running_loop())
+        self.decided: asyncio.Future[Place | Refusal] = self.connection.loop.create_future()
 
     def start(self, place: Place) -> None:
         self.decided.set_result(place)

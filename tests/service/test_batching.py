@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,10 @@ class Caller:
     """A client that stays."""
 
     place = Place(None)
+
+    @property
+    def connection(self) -> Any:
+        return SimpleNamespace(loop=asyncio.get_running_loop())
 
     async def gone(self) -> None:
         await asyncio.Event().wait()

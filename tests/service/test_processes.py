@@ -34,6 +34,7 @@ async def main(store):
         def reply(self, request, reply):
             self.replies.append(reply)
     await app._rollout.start()
+    Connection.loop = asyncio.get_running_loop()
     request = Request(Connection(), "POST", b"/predict", "1.1", [(b"host", b"x")])
     request.body += b'{"nodes": [1], "new_nodes": [{"id": "a", "features": [1, 2, 3, 4, 5], "neighbors": [0, 3]}]}'
     app.screen(request)
