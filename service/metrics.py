@@ -31,6 +31,7 @@ from prometheus_client import (
 
 from service.jobs.record import Job, State
 from service.loaded import LoadedModel
+from service.metrics_folder import identity, is_alive
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 20_000, 100_000)
@@ -169,15 +170,15 @@ class Metrics:
 def _know_the_process() -> None:
     """By default every count asks the system for the process's number, which costs more than the counting."""
     if os.environ.get(DIRECTORY):
-        number = os.getpid()
-        values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]  # their stub
+        process = identity(os.getpid())
+        values.ValueClass = values.MultiProcessValue(lambda: process)  # type: ignore[no-untyped-call]  # their stub
 
 
 def _forget_dead_workers(folder: Path) -> None:
     """A worker that was killed left its gauges: they would say for ever that it is not ready."""
-    for pid in {path.stem.rpartition("_")[2] for path in folder.glob("gauge_live*.db")}:
-        if not Path(f"/proc/{pid}").exists():
-            multiprocess.mark_process_dead(int(pid))  # type: ignore[no-untyped-call]  # their stub
+    for process in {path.stem.rpartition("_")[2] for path in folder.glob("gauge_live*.db")}:
+        if not is_alive(process):
+            multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]  # their stub
 
 
 def _gauge(name: str, about: str, registry: CollectorRegistry, mode: str, labels: list[str] | None = None) -> Gauge:
