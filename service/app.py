@@ -29,7 +29,7 @@ from service.settings import Settings
 
 def create_app(settings: Settings) -> Gateway:
     """An ASGI application. Its lifespan opens the live version before it takes requests, and drains on the way out."""
-    metrics = Metrics()
+    metrics = Metrics(store=settings.store)
     rollout, admission = Rollout(settings, metrics), Admission(settings, metrics)
     log = logs.AccessLog(settings.access_log)
     heartbeat = Heartbeat(admission.beat, metrics.book, log.flush)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
+import time
 from collections import Counter as Counts
 from collections import defaultdict
 from collections.abc import Sequence
@@ -29,6 +31,7 @@ from prometheus_client import (
     values,
 )
 
+from service.capacity import container_memory
 from service.jobs.record import Job, State
 from service.loaded import LoadedModel
 from service.metrics_folder import identity, is_alive
@@ -54,6 +57,8 @@ class BulkHistogram(Histogram):
 @dataclass
 class Metrics:
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    store: Path | None = None
+    """Its file system is measured."""
 
     def __post_init__(self) -> None:
         new = self.registry
@@ -90,6 +95,14 @@ class Metrics:
         self.ready = _gauge("sgf_ready", "1 where every worker has a version in service.", new, "livemin")
         self.memory = _gauge("sgf_process_memory_bytes", "Resident memory, mapped files included.", new, "liveall")
         self.peak_memory = _gauge("sgf_process_peak_memory_bytes", "The most that it was.", new, "liveall")
+        self.memory_used = _gauge(
+            "sgf_memory_used_bytes", "Of the container, without page cache; 0: it has no limit.", new, "livemostrecent"
+        )
+        self.memory_limit = _gauge("sgf_memory_limit_bytes", "Of the container; 0: none.", new, "livemostrecent")
+        self.store_free = _gauge("sgf_store_free_bytes", "Of the store's file system.", new, "livemostrecent")
+        self.store_size = _gauge("sgf_store_size_bytes", "Of the store's file system.", new, "livemostrecent")
+        self.started = _gauge("sgf_process_start_time_seconds", "When the newest worker started.", new, "livemax")
+        self.started.set(time.time())
         self.retrain_jobs = Counter("sgf_retrain_jobs_total", "Retrainings that entered a state.", ["state"], registry=new)
         self.retrain_waiting = _gauge("sgf_retrain_jobs_waiting", "Retrainings nobody has begun.", new, "livemostrecent")
         self.retrain_epoch = _gauge("sgf_retrain_epoch", "Of the retraining under way.", new, "livemostrecent")
@@ -156,9 +169,20 @@ class Metrics:
         with suppress(OSError):  # only Linux has it
             self.memory.set(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE"))
 
+    def measure(self) -> None:
+        """Reads files and the store's file system, which may be slow: not for the event loop."""
+        self.remember_memory()
+        memory = container_memory()
+        self.memory_used.set(memory.used_bytes if memory else 0)
+        self.memory_limit.set(memory.limit_bytes if memory else 0)
+        with suppress(OSError):  # the store may not exist yet
+            space = shutil.disk_usage(self.store or "")
+            self.store_free.set(space.free)
+            self.store_size.set(space.total)
+
     def page(self) -> bytes:
         """In Prometheus' text format, over all workers. What was noted must be booked before; this may run in any thread."""
-        self.remember_memory()
+        self.measure()
         if os.environ.get(DIRECTORY):
             _forget_dead_workers(Path(os.environ[DIRECTORY]))
             together = CollectorRegistry()
