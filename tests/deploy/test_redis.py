@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 from service.jobs.redis_ledger import KEPT_SECONDS
 from tests.deploy import manifests
 from tests.deploy.compose_file import compose
-from tests.deploy.tools import run
+from tests.deploy.tools import ROOT, run
 from tests.service.redis_server import redis_binary
 from tests.service.serving import free_port, until
 
@@ -78,6 +79,14 @@ def test_compose_and_kubernetes_run_the_same_redis() -> None:
     assert container["readinessProbe"]["exec"]["command"] == ["sh", "-c", HEALTH]
 
 
+def test_the_user_has_the_rights_that_the_page_names(tmp_path: Path, password: str) -> None:
+    (line,) = re.findall(r"^user sgf on >PASSWORD (.*)$", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
+    with running(tmp_path, password):
+        default, user = (tmp_path / "users.acl").read_text().splitlines()
+    assert default == "user default off"
+    assert set(re.sub(r"#\w{64}", "", user).split()) == {"user", "sgf", "on", *line.split()}
+
+
 def test_the_password_is_random_and_is_made_once(tmp_path: Path, password: str) -> None:
     assert len(password) == 64
     assert make_password(tmp_path / "auth") == password
@@ -115,7 +124,6 @@ def test_the_user_has_the_keys_of_the_service_only(tmp_path: Path, password: str
             pipe.set("sgf:a", b"1", ex=60)
             pipe.zadd("sgf:b", {"x": 1.0})
             pipe.rpush("sgf:c", "1")
-            pipe.hset("sgf:d", "field", "1")
             pipe.execute()
         assert client.get("sgf:a") == b"1"
         for key in ("rq:queues", "other", "sgf"):
@@ -142,6 +150,10 @@ def test_the_user_has_the_keys_of_the_service_only(tmp_path: Path, password: str
         "CLIENT KILL TYPE normal",
         "SAVE",
         "PUBLISH sgf:a 1",
+        "SCAN 0",
+        "SELECT 1",
+        "CLIENT LIST",
+        "INFO",
     ],
 )
 def test_the_user_may_not_administer_redis(tmp_path: Path, password: str, command: str) -> None:
@@ -178,5 +190,5 @@ def survivors(folder: Path, password: str, policy: str) -> tuple[int, int]:
             for answer in range(ANSWERS):
                 pipe.set(f"sgf:{answer}", b"x" * 1000, ex=ANSWER_SECONDS)
             pipe.execute()
-        left = [key.decode() for key in client.scan_iter("sgf:*", count=1000)]
-        return sum(key[4:].isdecimal() for key in left), sum(key.startswith("sgf:jobs:record:") for key in left)
+        kept = client.exists(*(f"sgf:{answer}" for answer in range(ANSWERS)))
+        return int(kept), int(client.exists(*(f"sgf:jobs:record:{job}" for job in range(JOBS))))
