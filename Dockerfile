@@ -3,9 +3,9 @@
 #     docker build -t sgformer-worker --target worker .
 #     docker build -t sgformer-serving:gpu --build-arg VARIANT=gpu .
 # `--build-arg REVISION=$(git rev-parse HEAD)` puts the commit into the labels.
-# Python is Debian's own 3.11. Everything above it is pinned in constraints.txt. The base's packages are those of its tag: their
-# security updates come with a later DEBIAN. Python is what the mirrors have on the day it is built, as they keep no older one;
-# a later day's comes with `docker build --no-cache`.
+# Python is Debian's own 3.11. The serving image installs the files whose hashes are in deploy/serving.lock; the worker's image, and
+# VARIANT=gpu, the versions of constraints.txt. The base's packages are those of its tag: their security updates come with a later
+# DEBIAN. Python is what the mirrors have on the day of the build, as they keep no older one; `docker build --no-cache` takes a later one.
 ARG DEBIAN=12.12-slim
 # Of pyproject.toml, for the labels.
 ARG VERSION=0.1.0
@@ -43,11 +43,16 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=/src/constraints.txt
 
 FROM build AS build-serving
+COPY deploy/serving.lock ./
 # cpu or gpu: which ONNX Runtime, and torch for CUDA.
 ARG VARIANT=cpu
-RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install ".[${VARIANT}]"
+RUN if [ "$VARIANT" = cpu ]; then set -- --require-hashes -r serving.lock; else set -- ".[${VARIANT}]"; fi \
+    && /opt/pip/bin/pip --python /opt/sgformer/bin/python install "$@"
 COPY --from=code / ./
-RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install --no-deps --force-reinstall .
+# Built with the setuptools of the lock, where there is one, and without the registry.
+RUN if [ "$VARIANT" = cpu ]; then set -- --no-build-isolation; fi \
+    && /opt/pip/bin/pip --python /opt/sgformer/bin/python install --no-deps --force-reinstall "$@" . \
+    && /opt/pip/bin/pip --python /opt/sgformer/bin/python uninstall --yes setuptools
 
 FROM build AS build-worker
 # Give it the address of PyTorch's index of CPU builds: on PyPI, torch is a CUDA build of some gigabytes, and nothing here trains on a

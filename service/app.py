@@ -39,7 +39,7 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
     """An ASGI application for `service.protocol.Protocol`. Its lifespan opens the live version before it takes requests, and
     drains on the way out. `writer` takes the access log.
     """
-    metrics = Metrics()
+    metrics = Metrics(store=settings.store)
     rollout, admission = Rollout(settings, metrics), Admission(settings, metrics)
     log = logs.AccessLog(writer if settings.access_log else None)
 

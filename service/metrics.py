@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
+import time
 from collections import Counter as Counts
 from collections import defaultdict
 from collections.abc import Sequence
@@ -29,8 +31,10 @@ from prometheus_client import (
     values,
 )
 
+from service.capacity import container_memory
 from service.jobs.record import Job, State
 from service.loaded import LoadedModel
+from service.metrics_folder import identity, is_alive
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 20_000, 100_000)
@@ -53,6 +57,8 @@ class BulkHistogram(Histogram):
 @dataclass
 class Metrics:
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    store: Path | None = None
+    """Its file system is measured."""
 
     def __post_init__(self) -> None:
         new = self.registry
@@ -96,6 +102,14 @@ class Metrics:
         self.ready = _gauge("sgf_ready", "1 where every worker has a version in service.", new, "livemin")
         self.memory = _gauge("sgf_process_memory_bytes", "Resident memory, mapped files included.", new, "liveall")
         self.peak_memory = _gauge("sgf_process_peak_memory_bytes", "The most that it was.", new, "liveall")
+        self.memory_used = _gauge(
+            "sgf_memory_used_bytes", "Of the container, without page cache; 0: it has no limit.", new, "livemostrecent"
+        )
+        self.memory_limit = _gauge("sgf_memory_limit_bytes", "Of the container; 0: none.", new, "livemostrecent")
+        self.store_free = _gauge("sgf_store_free_bytes", "Of the store's file system.", new, "livemostrecent")
+        self.store_size = _gauge("sgf_store_size_bytes", "Of the store's file system.", new, "livemostrecent")
+        self.started = _gauge("sgf_process_start_time_seconds", "When the newest worker started.", new, "livemax")
+        self.started.set(time.time())
         self.retrain_jobs = Counter("sgf_retrain_jobs_total", "Retrainings that entered a state.", ["state"], registry=new)
         self.retrain_waiting = _gauge("sgf_retrain_jobs_waiting", "Retrainings nobody has begun.", new, "livemostrecent")
         self.retrain_workers = _gauge("sgf_retrain_workers", "Connected processes that can train.", new, "livemostrecent")
@@ -168,9 +182,20 @@ class Metrics:
         with suppress(OSError):  # only Linux has it
             self.memory.set(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE"))
 
+    def measure(self) -> None:
+        """Reads files and the store's file system, which may be slow: not for the event loop."""
+        self.remember_memory()
+        memory = container_memory()
+        self.memory_used.set(memory.used_bytes if memory else 0)
+        self.memory_limit.set(memory.limit_bytes if memory else 0)
+        with suppress(OSError):  # the store may not exist yet
+            space = shutil.disk_usage(self.store or "")
+            self.store_free.set(space.free)
+            self.store_size.set(space.total)
+
     def page(self) -> bytes:
         """In Prometheus' text format, over all workers. What was noted must be booked before; this may run in any thread."""
-        self.remember_memory()
+        self.measure()
         if os.environ.get(DIRECTORY):
             _forget_dead_workers(Path(os.environ[DIRECTORY]))
             together = CollectorRegistry()
@@ -182,15 +207,15 @@ class Metrics:
 def _know_the_process() -> None:
     """By default every count asks the system for the process's number, which costs more than the counting."""
     if os.environ.get(DIRECTORY):
-        number = os.getpid()
-        values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]  # their stub
+        process = identity(os.getpid())
+        values.ValueClass = values.MultiProcessValue(lambda: process)  # type: ignore[no-untyped-call]  # their stub
 
 
 def _forget_dead_workers(folder: Path) -> None:
     """A worker that was killed left its gauges: they would say for ever that it is not ready."""
-    for pid in {path.stem.rpartition("_")[2] for path in folder.glob("gauge_live*.db")}:
-        if not Path(f"/proc/{pid}").exists():
-            multiprocess.mark_process_dead(int(pid))  # type: ignore[no-untyped-call]  # their stub
+    for process in {path.stem.rpartition("_")[2] for path in folder.glob("gauge_live*.db")}:
+        if not is_alive(process):
+            multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]  # their stub
 
 
 def _gauge(name: str, about: str, registry: CollectorRegistry, mode: str, labels: list[str] | None = None) -> Gauge:

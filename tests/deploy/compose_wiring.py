@@ -10,12 +10,20 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from service.settings import Settings
 from tests.deploy import image_facts
 from tests.deploy.tools import ROOT
 
 Compose = dict[str, Any]
 Service = dict[str, Any]
-SERVING, WORKING = ("service", "service-gpu"), ("worker", "demo")
+EXPOSED, WORKING = ("service", "service-gpu"), ("worker", "demo")
+SERVING = (*EXPOSED, "admin")
+ONE_SHOT = ("demo", "redis-password")
+IN_REDIS = (*SERVING, "worker")
+"""Services that use Redis."""
+PASSWORD = "redis-auth"  # noqa: S105  # where it is, not what
+"""The volume with the password of Redis."""
+PING = 'REDISCLI_AUTH="$$(cat {file})" redis-cli --user sgf ping | grep -q PONG'
 THEIRS = {
     "redis": ("redis-cli", 6379, "", "/data"),
     "prometheus": ("wget", 9090, "/-/ready", "/prometheus"),
@@ -28,20 +36,22 @@ def complaints(file: Compose, scraped: dict[str, Any], source: dict[str, Any]) -
     """Of the file with its defaults, Prometheus' configuration, and Grafana's data source."""
     services = file["services"]
     checks = (health(services), images(services), hardening(services), mounts(services), kept(services), endings(services))
-    others = (gpus(services), networks(file), addresses(services, scraped, source))
+    others = (gpus(services), networks(file), addresses(services, scraped, source), rights(services), proxy(services))
     return [told for check in (*checks, *others) for told in check]
 
 
 def health(services: dict[str, Service]) -> Iterator[str]:
     for name, (program, port, path, _) in THEIRS.items():
         command = services[name].get("healthcheck", {}).get("test", ["NONE"])
+        if name == "redis":
+            if command != ["CMD-SHELL", PING.format(file=_password_file(services))]:
+                yield f"redis's health is asked with {command}"
+            continue
         if command[:2] != ["CMD", program]:
             yield f"{name}'s health is asked with {command}"
         asked = urlsplit(command[-1])
-        if path and (asked.hostname, asked.port, asked.path) != ("127.0.0.1", port, path):
+        if (asked.hostname, asked.port, asked.path) != ("127.0.0.1", port, path):
             yield f"{name}'s health is asked at {command[-1]}"
-        if not path and command[2:] != ["ping"]:
-            yield f"{name}'s health is asked by {command}"
     for name in (*SERVING, *WORKING):
         if "healthcheck" in services[name]:
             yield f"{name} has its check in its image"
@@ -65,8 +75,10 @@ def hardening(services: dict[str, Service]) -> Iterator[str]:
             yield f"{name} may gain privileges"
         if service.get("read_only") and not any(one.split(":")[0] == "/tmp" for one in service.get("tmpfs", ())):  # noqa: S108
             yield f"{name} has no /tmp to write to"
-        if service.get("restart") != ("no" if name == "demo" else "unless-stopped"):
+        if service.get("restart") != ("no" if name in ONE_SHOT else "unless-stopped"):
             yield f"{name} is not started again as it should be"
+        if "mem_limit" not in service:
+            yield f"{name} may take all of the memory"
 
 
 def mounts(services: dict[str, Service]) -> Iterator[str]:
@@ -74,8 +86,10 @@ def mounts(services: dict[str, Service]) -> Iterator[str]:
         for source, place, *how in (volume.split(":") for volume in service.get("volumes", ())):
             if source.startswith(".") and not (ROOT / source).exists():
                 yield f"{name} mounts {source}, which is not there"
-            if source == "store" and how:
-                yield f"{name} cannot write to the store"
+            if source == "store" and (how == ["ro"]) != (name in EXPOSED):
+                yield f"{name} {'cannot' if how else 'can'} write to the store"
+            if source == PASSWORD and (how == ["ro"]) == (name == "redis-password"):
+                yield f"{name} {'cannot' if how else 'can'} write the password of Redis"
             if place.startswith("/etc") and how != ["ro"]:
                 yield f"{name} may change {place}"
     for name, needed in (
@@ -91,8 +105,9 @@ def kept(services: dict[str, Service]) -> Iterator[str]:
     """What is written is in the volume that it belongs to."""
     for name in (*SERVING, *WORKING):
         for volume, variable in (("store", "SGF_STORE"), ("data", "SGF_DATA_ROOT")):
-            if _behind(services[name], image_facts.variable(variable)) != volume and (name, volume) != ("demo", "data"):
-                yield f"{name} has no {volume} at {variable}"
+            trains = name in ("admin", "worker")
+            if _behind(services[name], image_facts.variable(variable)) != (volume if trains or volume == "store" else None):
+                yield f"{name} has {'no ' if trains or volume == 'store' else ''}{volume} at {variable}"
     for name, (*_, place) in THEIRS.items():
         if _behind(services[name], place) != name:
             yield f"{name} forgets everything"
@@ -124,14 +139,14 @@ def gpus(services: dict[str, Service]) -> Iterator[str]:
 def networks(file: Compose) -> Iterator[str]:
     services, known = file["services"], file["networks"]
     needed = [("prometheus", one) for one in SERVING] + [("grafana", "prometheus")]
-    needed += [(one, "redis") for one in (*SERVING, "worker")]
+    needed += [(one, "redis") for one in IN_REDIS] + [("tls", "service")]
     for one, other in needed:
         if not set(services[one]["networks"]) & set(services[other]["networks"]):
             yield f"{one} does not reach {other}"
     if set(services["redis"]["networks"]) & set(services["grafana"]["networks"]):
         yield "grafana reaches redis"
     for name, service in services.items():
-        outside = any(not (known[one] or {}).get("internal") for one in service["networks"])
+        outside = any(not (known[one] or {}).get("internal") for one in service.get("networks", ()))
         if outside != ("ports" in service):
             yield f"{name} is {'not ' if not outside else ''}on a network that leads out"
     for name in ("prometheus", "grafana"):
@@ -152,9 +167,9 @@ def addresses(services: dict[str, Service], scraped: dict[str, Any], source: dic
         yield f"Prometheus scrapes {job['metrics_path']}"
     if source["url"] != f"http://prometheus:{THEIRS['prometheus'][1]}":
         yield f"Grafana asks {source['url']}"
-    for name in (*SERVING, "worker"):
+    for name in IN_REDIS:
         redis = urlsplit(services[name]["environment"]["SGF_REDIS_URL"])
-        if (redis.hostname, redis.port) != ("redis", THEIRS["redis"][1]):
+        if (redis.username, redis.hostname, redis.port) != ("sgf", "redis", THEIRS["redis"][1]):
             yield f"{name} looks for Redis at {redis.netloc}"
     for name in (*SERVING, "grafana"):
         inside = str(THEIRS[name][1]) if name in THEIRS else port
@@ -163,6 +178,46 @@ def addresses(services: dict[str, Service], scraped: dict[str, Any], source: dic
     published = [one.rpartition(":")[0] for service in services.values() for one in service.get("ports", ())]
     if len(published) != len(set(published)):
         yield f"two are published at one port: {published}"
+
+
+def rights(services: dict[str, Service]) -> Iterator[str]:
+    """The exposed services cannot change anything; the password of Redis is where it is used, and nowhere else."""
+    for name in SERVING:
+        given = services[name]["environment"]
+        if ("SGF_ADMIN_TOKEN" in given) != (name == "admin"):
+            yield f"{name} {'has an' if 'SGF_ADMIN_TOKEN' in given else 'has no'} admin token"
+        if (given["SGF_AUTO_ROLLBACK"] == "false") != (name in EXPOSED):
+            yield f"{name} {'rolls' if name in EXPOSED else 'does not roll'} back"
+    mounting = {
+        name for name, one in services.items() if any(volume.split(":")[0] == PASSWORD for volume in one.get("volumes", ()))
+    }
+    if mounting != {*IN_REDIS, "redis", "redis-password"}:
+        yield f"the password of Redis is mounted by {sorted(mounting)}"
+    for name in IN_REDIS:
+        if services[name]["environment"].get("SGF_REDIS_PASSWORD_FILE") != _password_file(services):
+            yield f"{name} does not know where the password of Redis is"
+
+
+def proxy(services: dict[str, Service]) -> Iterator[str]:
+    """The reverse proxy leads to the service, and allows bodies as large as the service does."""
+    config, tls = (ROOT / "deploy" / "tls" / "nginx.conf").read_text(), services["tls"]
+    listens = re.findall(r"listen (\d+)", config)
+    if sorted(one.rpartition(":")[2] for one in tls.get("ports", ())) != sorted(listens):
+        yield f"the proxy is published from other ports than {listens}"
+    if f"server service:{image_facts.variable('SGF_PORT')};" not in config:
+        yield "the proxy does not lead to the service"
+    if f"client_max_body_size {Settings().max_body_bytes // 2**20}m;" not in config:
+        yield "the proxy allows other bodies than the service"
+    places = [volume.split(":")[1] for volume in tls["volumes"]]
+    for file in (tls["entrypoint"][2], *re.findall(r"ssl_certificate\w* (\S+);", config)):
+        if not any(image_facts.below(file, place) for place in places):
+            yield f"the proxy has no {file}"
+
+
+def _password_file(services: dict[str, Service]) -> str:
+    """Where Redis has it; the others have it there too."""
+    places = [volume.split(":")[1] for volume in services["redis"]["volumes"] if volume.startswith(f"{PASSWORD}:")]
+    return f"{places[0]}/password" if places else ""
 
 
 def _behind(service: Service, place: str) -> str | None:

@@ -30,7 +30,7 @@ from tests.service.serving import free_port, until
 
 SERVING, WORKER = "sgformer-serving:verify", "sgformer-worker:verify"
 COMPOSED = {SERVING: "service", WORKER: "worker"}
-"""The service of compose whose volumes each is run with."""
+"""The service of compose whose volumes each is run with; with an admin token it is `admin`."""
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 RELEASE = "bookworm"
 MIRROR = [os.environ["DEBIAN_MIRROR"]] if "DEBIAN_MIRROR" in os.environ else []
@@ -119,7 +119,7 @@ def inside(root: Path, tag: str, volumes: Path, command: list[str], log: IO[str]
     Args:
         volumes: a folder that has, or gets, one for each of compose's named volumes.
     """
-    config, composed = configuration(tag), settled()["services"][COMPOSED[tag]]
+    config, composed = configuration(tag), settled()["services"]["admin" if "SGF_ADMIN_TOKEN" in environ else COMPOSED[tag]]
     for volume in composed["volumes"]:
         place = volumes / volume.split(":")[0]
         if not place.exists():
@@ -144,7 +144,7 @@ def mounts(service: dict[str, Any], root: Path, volumes: Path) -> Iterator[str]:
     """The commands that mount, below a container's root, what a service of compose has."""
     for volume in service.get("volumes", ()):
         name, place, *how = volume.split(":")
-        yield f"mount --bind {volumes}/{name} {root}{place}"
+        yield f"mkdir -p {root}{place} && mount --bind {volumes}/{name} {root}{place}"
         if how == ["ro"]:
             yield f"mount -o remount,ro,bind {root}{place}"
     for one in service.get("tmpfs", ()):

@@ -66,21 +66,26 @@ def lets_in(manifests: list[Manifest], target: Party, source: Party, port: int) 
 def wrong_ways(manifests: list[Manifest]) -> list[str]:
     """Ways that are needed and shut, or open and not needed."""
     service, worker, redis, prune = ours("sgformer"), ours("sgformer-worker"), ours("redis"), ours("prune")
+    admin = ours("sgformer-admin")
+    operator = Party({"app": "console"}, {"kubernetes.io/metadata.name": "ops", "sgformer.io/may-administer": "true"})
     caller = Party({"app": "shop"}, {"kubernetes.io/metadata.name": "shop", "sgformer.io/may-ask": "true"})
     prometheus = Party({"app": "prometheus"}, {"kubernetes.io/metadata.name": "monitoring"})
     stranger = Party({"app": "stranger"}, {"kubernetes.io/metadata.name": "elsewhere"})
     names = Party({"k8s-app": "kube-dns"}, NAMES)
     needed = [(caller, service, 8000), (prometheus, service, 8000), (service, redis, 6379), (worker, redis, 6379)]
+    needed += [(operator, admin, 8000), (prometheus, admin, 8000), (admin, redis, 6379)]
     shut_in = [
         *((stranger, one, port) for one, port in ((service, 8000), (redis, 6379), (worker, 8000), (prune, 8000))),
         *((prune, one, port) for one, port in ((service, 8000), (redis, 6379))),
-        *((caller, one, port) for one, port in ((redis, 6379), (service, 22))),
+        *((caller, one, port) for one, port in ((redis, 6379), (service, 22), (admin, 8000))),
+        *((one, admin, 8000) for one in (stranger, service, worker, prune)),
+        *((operator, one, port) for one, port in ((redis, 6379), (service, 8000))),
     ]
-    shut_out = [(one, stranger, port) for one in (service, worker, redis, prune) for port in (443, 53)]
+    shut_out = [(one, stranger, port) for one in (service, admin, worker, redis, prune) for port in (443, 53)]
     found = [f"{_name(a)} does not reach {_name(b)}:{port}" for a, b, port in needed if not allowed(manifests, a, b, port)]
     found += [f"{_name(b)} lets {_name(a)} in at {port}" for a, b, port in shut_in if lets_in(manifests, b, a, port)]
     found += [f"{_name(a)} reaches {_name(b)}:{port}" for a, b, port in shut_out if allowed(manifests, a, b, port)]
-    for party in (service, worker, redis):
+    for party in (service, admin, worker, redis):
         for protocol in ("UDP", "TCP"):
             if not allowed(manifests, party, names, 53, protocol):
                 found.append(f"{_name(party)} cannot ask for names by {protocol}")

@@ -128,9 +128,11 @@ def test_another_configuration_is_found(changed: dict[str, Any], labels: dict[st
 
 
 def test_containers_are_run_with_the_volumes_of_compose() -> None:
+    auth, store = "container/run/redis-auth", "container/var/lib/sgformer/store"
     assert list(mounts(settled()["services"]["service"], Path("container"), Path("volumes"))) == [
-        "mount --bind volumes/store container/var/lib/sgformer/store",
-        "mount --bind volumes/data container/var/lib/sgformer/data",
-        "mount -o remount,ro,bind container/var/lib/sgformer/data",
+        f"mkdir -p {store} && mount --bind volumes/store {store}",
+        f"mount -o remount,ro,bind {store}",
+        f"mkdir -p {auth} && mount --bind volumes/redis-auth {auth}",
+        f"mount -o remount,ro,bind {auth}",
         "mount -t tmpfs -o size=64m,mode=1777 tmpfs container/tmp",
     ]

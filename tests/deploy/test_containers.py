@@ -63,6 +63,7 @@ def test_the_compose_file_follows_the_specification() -> None:
         ("condition: service_healthy", "condition: hopeful"),
         ("networks: [backend]", "networks: [backyard]"),
         ("  store:  #", "  strore:  #"),
+        ("  redis-auth:  #", "  redis-auht:  #"),
     ],
 )
 def test_the_specification_refuses_what_is_broken(right: str, wrong: str) -> None:
@@ -70,7 +71,7 @@ def test_the_specification_refuses_what_is_broken(right: str, wrong: str) -> Non
         check_specification(COMPOSE.read_text().replace(right, wrong))
 
 
-@pytest.mark.parametrize("profile", ["", "observability", "gpu"])
+@pytest.mark.parametrize("profile", ["", "observability", "gpu", "tls"])
 def test_compose_itself_takes_it(profile: str) -> None:
     run(need("docker-compose"), "--profile", profile or "none", "config", "--quiet", cwd=ROOT)
 
@@ -89,7 +90,7 @@ def test_compose_itself_gives_the_service_what_env_says(tmp_path: Path) -> None:
     (tmp_path / "docker-compose.yml").write_text(COMPOSE.read_text())
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SGF_")}
     services = compose(run(need("docker-compose"), "config", cwd=tmp_path, env=environ).stdout)["services"]
-    settings = Settings.from_env(services["service"]["environment"])
+    settings = Settings.from_env({name: str(value) for name, value in services["service"]["environment"].items()})
     assert (settings.max_recompute, settings.port) == (50_000, 8000)
     assert "9000:8000" in str(services["service"]["ports"])
     assert services["demo"]["build"]["args"] == {"TORCH_INDEX_URL": "http://torch.example/cpu"}
@@ -114,7 +115,7 @@ def open_doors(file: dict[str, Any]) -> list[str]:
         found += [
             f"{name} has a default for {key}"
             for key, value in secrets.items()
-            if not re.fullmatch(r"\$\{[A-Z_]+:-\}", value)
+            if not key.endswith("_FILE") and not re.fullmatch(r"\$\{[A-Z_]+:-\}", value)
         ]
     return found + [f"{name} is published" for name in ("redis", "prometheus") if "ports" in file["services"][name]]
 
@@ -131,8 +132,8 @@ def test_nothing_is_open_by_default() -> None:
         ("cap_drop: [ALL]", "cap_drop: []", "capabilities"),
         ("redis:7.4-bookworm", "redis:latest", "redis is not pinned"),
         (
-            '    volumes: ["redis:/data"]\n',
-            '    volumes: ["redis:/data"]\n    ports: ["127.0.0.1:6379:6379"]\n',
+            '    volumes: ["redis:/data", ',
+            '    ports: ["127.0.0.1:6379:6379"]\n    volumes: ["redis:/data", ',
             "redis is published",
         ),
     ],
@@ -177,10 +178,11 @@ def test_no_image_is_built_twice_and_none_is_pulled_that_is_built_here() -> None
 @pytest.mark.parametrize(
     ("right", "wrong", "told"),
     [
-        ("    pull_policy: never", "    build: .", "built by demo and by worker"),
-        ("    pull_policy: never", "    init: true", "worker would pull"),
+        ("    pull_policy: never  # Compose", "    build: .  # Compose", "built by demo and by worker"),
+        ("    pull_policy: never  # Compose", "    init: true  # Compose", "worker would pull"),
+        ("    pull_policy: never  # `service`", "    init: true  # `service`", "admin would pull"),
         ("    build: {context: ., target: worker", "    labels: {context: ., target: worker", "worker never pulls"),
-        ("    demo: {condition: service_completed_successfully}\n", "", "does not wait for demo"),
+        ("\n    demo: {condition: service_completed_successfully}", "", "does not wait for demo"),
     ],
 )
 def test_an_image_that_is_not_there_in_time_is_found(right: str, wrong: str, told: str) -> None:
@@ -228,17 +230,29 @@ def test_the_example_of_secrets_has_none_and_every_variable_of_compose_alone() -
     assert ".env" in (ROOT / ".gitignore").read_text().splitlines()
 
 
-OF_THE_FILE = {"SGF_STORE", "SGF_DATA_ROOT", "SGF_HOST", "SGF_PORT", "SGF_DEVICE"}
-"""Settings that are the images' or the file's business. SGF_PORT in .env is the port of this machine."""
+OF_THE_FILE = {
+    "SGF_STORE",
+    "SGF_DATA_ROOT",
+    "SGF_HOST",
+    "SGF_PORT",
+    "SGF_DEVICE",
+    "SGF_REDIS_URL",
+    "SGF_REDIS_PASSWORD_FILE",
+}
+"""Settings of the images or of the file. SGF_PORT in .env is the port of this machine."""
+OF_ADMIN = {"SGF_ADMIN_TOKEN", "SGF_AUTO_ROLLBACK"}
+"""Settings that reach the service with /admin only."""
+DEPRECATED = {"SGF_MAX_INFLIGHT", "SGF_LATE_INFLIGHT", "SGF_MAX_LAG_SECONDS"}
 
 
-@pytest.mark.parametrize("name", ["service", "service-gpu"])
+@pytest.mark.parametrize("name", ["service", "service-gpu", "admin"])
 def test_every_setting_in_env_reaches_the_service_and_it_knows_them_all(name: str) -> None:
-    every = {variable(one.name) for one in fields(Settings)}
-    assert every - set(environment(name)) == OF_THE_FILE - set(environment(name))
-    assert Settings.from_env(environment(name)).redis_url == "redis://redis:6379/0"
+    every = {variable(one.name) for one in fields(Settings)} - DEPRECATED
+    of_the_file = OF_THE_FILE | ({"SGF_WORKERS"} if name == "admin" else OF_ADMIN)
     given = compose()["services"][name]["environment"]
-    for setting in set(given) - {"SGF_REDIS_URL", "SGF_DEVICE"}:
+    assert every - set(given) == of_the_file - set(given)
+    assert Settings.from_env(environment(name)).redis_url == "redis://sgf@redis:6379/0"
+    for setting in set(given) - of_the_file:
         assert [name for name, _ in VARIABLE.findall(given[setting])] == [setting], f"{setting} is not what .env says"
 
 

@@ -102,14 +102,15 @@ def test_the_forged_base_is_in_no_storage_but_our_own(serving_root: Path) -> Non
     [
         ("COPY service /service\n", "COPY sevrice /service\n"),
         ("LICENSE ./\n", "LICENSE ./\nRUN sed -i s/^setuptools==.*/setuptools==0.0.0/ constraints.txt\n"),
+        ("serving.lock ./\n", "serving.lock ./\nRUN sed -i s/sha256:../sha256:00/ serving.lock\n"),
     ],
 )
 def test_a_broken_dockerfile_does_not_build(serving_root: Path, tmp_path: Path, right: str, wrong: str) -> None:
-    """The second shows that constraints reach what builds packages."""
+    """The second shows that constraints reach what builds packages, the third that a file with another hash is refused."""
     text = (ROOT / "Dockerfile").read_text()
     assert right in text
     (tmp_path / "Dockerfile").write_text(text.replace(right, wrong))
-    with pytest.raises(AssertionError, match=r"sevrice|setuptools==0\.0\.0"):
+    with pytest.raises(AssertionError, match=r"sevrice|setuptools==0\.0\.0|DO NOT MATCH THE HASHES"):
         image.build("sgformer-serving:broken", "--file", str(tmp_path / "Dockerfile"))
 
 

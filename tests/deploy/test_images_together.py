@@ -12,9 +12,8 @@ import pytest
 from tests.commands import commands_of
 from tests.deploy.compose_file import compose, environment
 from tests.deploy.image import SERVING, WORKER, Container, Service, done_inside, owned
-from tests.deploy.test_redis import OPTIONS
+from tests.deploy.test_redis import make_password, port_of, running
 from tests.deploy.tools import ROOT, thorough
-from tests.service.redis_server import RedisServer
 from tests.service.serving import until
 from tests.training.samples import write_folder
 
@@ -33,19 +32,21 @@ def volumes(worker_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture
-def redis(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path, *OPTIONS)
-    yield server
-    server.kill()
+def redis_url(tmp_path: Path, volumes: Path) -> Iterator[str]:
+    """Redis as compose runs it, with a password in the volume that the containers mount."""
+    (volumes / "redis-auth").mkdir(exist_ok=True)
+    (tmp_path / "auth").symlink_to(volumes / "redis-auth")
+    with running(tmp_path, make_password(volumes / "redis-auth")) as client:
+        yield f"redis://sgf@127.0.0.1:{port_of(client)}/0"
 
 
 def test_a_retraining_goes_through_redis_to_the_worker_and_live(
-    serving_root: Path, worker_root: Path, volumes: Path, redis: RedisServer
+    serving_root: Path, worker_root: Path, volumes: Path, redis_url: str
 ) -> None:
-    given = environment("service", SGF_REDIS_URL=redis.url, SGF_ADMIN_TOKEN=TOKEN)
+    given = environment("admin", SGF_REDIS_URL=redis_url, SGF_ADMIN_TOKEN=TOKEN)
     with (
         closing(Service(serving_root, SERVING, volumes, **given)) as service,
-        closing(Container(worker_root, WORKER, volumes, **environment("worker", SGF_REDIS_URL=redis.url))) as worker,
+        closing(Container(worker_root, WORKER, volumes, **environment("worker", SGF_REDIS_URL=redis_url))) as worker,
     ):
         service.wait()
         service.client.headers["authorization"] = f"Bearer {TOKEN}"

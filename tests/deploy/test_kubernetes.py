@@ -88,7 +88,7 @@ def test_kustomize_finds_a_patch_without_a_target(tmp_path: Path) -> None:
 
 def test_the_service_knows_every_setting_that_it_is_given() -> None:
     config = next(one for one in manifests.built("production") if one["kind"] == "ConfigMap")
-    assert Settings.from_env(config["data"]).redis_url == "redis://redis:6379/0"
+    assert Settings.from_env(config["data"]).redis_url == "redis://sgf@redis:6379/0"
 
 
 def test_the_worker_has_the_settings_of_the_service() -> None:

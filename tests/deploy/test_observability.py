@@ -24,7 +24,7 @@ PROMETHEUS = ROOT / "deploy" / "prometheus"
 GRAFANA = ROOT / "deploy" / "grafana"
 KNOWN_TO_GRAFANA_ONLY = {"annotations list 0 step", "annotations list 0 titleFormat"}
 """Annotations of a Prometheus data source have these; the schema leaves them to the data source."""
-TESTS = ("alerts_test.yml", "deployments_test.yml", "stale_model_test.yml", "startup_test.yml")
+TESTS = ("alerts_test.yml", "capacity_test.yml", "deployments_test.yml", "stale_model_test.yml", "startup_test.yml")
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +169,13 @@ def test_every_alert_has_a_runbook_and_a_test() -> None:
             assert rule["labels"]["severity"] in ("page", "ticket")
 
 
+def test_a_page_is_about_answers_that_callers_do_not_get() -> None:
+    """What the service mends by itself, or what only retraining waits for, is for working hours."""
+    rules = [rule for group in yaml.safe_load(queries.ALERTS.read_text())["groups"] for rule in group["rules"]]
+    paging = {rule["alert"] for rule in rules if rule["labels"]["severity"] == "page"}
+    assert paging == {"ServiceDown", "NotReady", "ErrorRatio", "Latency", "Shedding"}
+
+
 def test_alerts_and_panels_tell_deployments_apart() -> None:
     assert not any(queries.blends(one) for one in queries.of_alerts())
     assert all(queries.is_of_one(one) for one in queries.of_dashboard(queries.read_dashboard()))
@@ -198,6 +205,13 @@ def test_promtool_accepts_the_configuration_and_the_rules_do_what_they_say() -> 
             "max by (namespace, job) (sgf_retrain_jobs_waiting) > 0",
             "increase(sgf_retrain_jobs_waiting[1h]) > 0",
         ),
+        ("alerts.yml", 'result="failed"}[10m]', 'result="refused"}[10m]'),
+        ("alerts.yml", "for: 12m", "for: 3m"),
+        ("alerts.yml", "(sgf_retrain_workers) == 0", "(sgf_retrain_workers) >= 0"),
+        ("alerts.yml", "(sgf_store_size_bytes > 0) < 0.1", "sgf_store_size_bytes < 0.2"),
+        ("alerts.yml", "(sgf_memory_limit_bytes > 0) > 0.9", "(sgf_memory_limit_bytes > 0) > 0.8"),
+        ("alerts.yml", "start_time_seconds[15m]) > 2", "start_time_seconds[15m]) > 1"),
+        ("alerts.yml", "increase(sgf_log_lines_dropped_total[15m]) > 0", "sgf_log_lines_dropped_total > 0"),
         ("alerts.yml", "count by (namespace, job) (count", "count by (job) (count"),
         ("alerts.yml", "group by (namespace, job) (up", "group by (job) (up"),
         ("alerts.yml", 'or (sgf_model_swaps_total{result="refused"} > 0', 'or (sgf_model_swaps_total{result="refused"} > 9'),

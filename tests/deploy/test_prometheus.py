@@ -19,15 +19,15 @@ from tests.service.redis_server import RedisServer
 from tests.service.serving import free_port, in_processes, until
 
 pytestmark = thorough
-CONFIGURED = "service:8000"
-"""Where compose has the service."""
+CONFIGURED = '"service:8000", "admin:8000"'
+"""Where compose has the services."""
 
 
 @contextmanager
 def prometheus(folder: Path, service_port: int, patience: str = "1m") -> Iterator[httpx.Client]:
     """Our configuration, but for the address of the service, a quicker pace and patience; a client of its API."""
     for path in (ROOT / "deploy" / "prometheus").glob("*.yml"):
-        text = path.read_text().replace(CONFIGURED, f"127.0.0.1:{service_port}")
+        text = path.read_text().replace(CONFIGURED, f'"127.0.0.1:{service_port}"')
         (folder / path.name).write_text(
             re.sub(r"_interval: \d+s", "_interval: 1s", text).replace("for: 1m", f"for: {patience}")
         )
@@ -108,7 +108,7 @@ def test_a_service_that_is_not_there_is_seen(tmp_path: Path) -> None:
 
 def test_a_broken_configuration_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        sys.modules[__name__], "CONFIGURED", 'targets: ["service:8000"]'
+        sys.modules[__name__], "CONFIGURED", 'targets: ["service:8000", "admin:8000"]'
     )  # leaves a number where a list belongs
     with pytest.raises(AssertionError, match=r"err="), prometheus(tmp_path, free_port()):
         pass

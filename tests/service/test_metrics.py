@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+import time
 from pathlib import Path
 
 import httpx
@@ -59,3 +61,22 @@ def test_the_page_can_be_read_while_answers_are_given_and_every_one_is_counted_o
             caller.join(timeout=30)
         assert set(pages) == set(answered) == {200}
         assert f'sgf_requests_total{{code="200",route="/predict"}} {len(answered)}.0' in client.get("/metrics").text
+
+
+def value_of(page: str, name: str) -> float:
+    return float(next(line.split()[-1] for line in page.splitlines() if line.split("{")[0].split(" ")[0] == name))
+
+
+def test_the_space_of_the_store_and_the_start_of_the_worker_are_on_the_page(store: Path) -> None:
+    before = time.time()
+    with in_thread(store) as client:
+        page = client.get("/metrics").text
+    size, free = value_of(page, "sgf_store_size_bytes"), value_of(page, "sgf_store_free_bytes")
+    assert size == shutil.disk_usage(store).total
+    assert 0 < free <= size
+    assert before <= value_of(page, "sgf_process_start_time_seconds") <= time.time()
+
+
+def test_a_store_that_does_not_exist_has_no_size(tmp_path: Path) -> None:
+    page = Metrics(store=tmp_path / "none").page().decode()
+    assert value_of(page, "sgf_store_size_bytes") == 0

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.metrics_folder import remove_leftovers
+from service.metrics_folder import identity, remove_leftovers
 from service.settings import THREAD_LIMITS
 from tests.service.serving import in_processes, until
 
@@ -96,23 +96,49 @@ def test_a_server_that_ends_leaves_no_folder_and_one_that_was_killed_leaves_it_t
     assert list(tmp_path.glob("sgf-metrics-*")) == []
 
 
-def test_a_folder_is_left_over_when_nobody_lives_who_wrote_in_it(tmp_path: Path) -> None:
-    dead, living = subprocess.Popen([sys.executable, "-c", ""]), os.getpid()
-    dead.wait()
+def test_a_folder_is_left_over_when_no_process_lives_that_wrote_in_it(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    dead, living = identity(ended.pid), identity(os.getpid())
+    ended.communicate()
+    reused = f"{os.getpid()}-1"  # in a container: an earlier process 1
     folders = {
-        f"sgf-metrics-{dead.pid}-a": dead.pid,
-        f"sgf-metrics-{dead.pid}-b": living,  # a worker that has outlived its server
-        f"sgf-metrics-{living}-c": dead.pid,  # a worker that was restarted
-        "sgf-metrics-d": dead.pid,
-        "somebody-elses": dead.pid,
+        f"sgf-metrics-{dead}-a": dead,
+        f"sgf-metrics-{dead}-b": living,  # a worker that has outlived its server
+        f"sgf-metrics-{living}-c": dead,  # a worker that was restarted
+        f"sgf-metrics-{reused}-d": reused,
+        "sgf-metrics-e": dead,
+        "somebody-elses": dead,
     }
     for name, worker in folders.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / f"gauge_liveall_{worker}.db").touch()
     (tmp_path / "sgf-metrics-link").symlink_to(tmp_path / "somebody-elses")
     remove_leftovers(tmp_path)
-    kept = {f"sgf-metrics-{dead.pid}-b", f"sgf-metrics-{living}-c", "somebody-elses", "sgf-metrics-link"}
+    kept = {f"sgf-metrics-{dead}-b", f"sgf-metrics-{living}-c", "somebody-elses", "sgf-metrics-link"}
     assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+def test_a_restarted_container_has_one_folder_though_its_server_is_always_process_1(store: Path, tmp_path: Path) -> None:
+    """A process namespace of its own for each start, a folder for temporary files that survives them, and SIGKILL."""
+    namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if subprocess.run([*namespace, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("NOT RUN: this machine allows no user and process namespaces (unshare)")
+    environ = os.environ | {"TMPDIR": str(tmp_path), "SGF_PORT": "0", "SGF_STORE": str(store)}
+    for _ in range(3):
+        before = folders(tmp_path)
+        command = [*namespace, sys.executable, "-m", "service"]
+        with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) as server:
+            try:
+                until(lambda: server.poll() is not None or folders(tmp_path) - before)  # noqa: B023  # called at once
+                assert server.poll() is None
+                assert len(folders(tmp_path)) == 1
+            finally:
+                server.kill()
+
+
+def folders(parent: Path) -> set[str]:
+    """Metrics folders in which a server that is process 1 has written."""
+    return {path.parent.name for path in parent.glob("sgf-metrics-1-*/*.db")}
 
 
 THREADS = """
