@@ -6,15 +6,17 @@ Three budgets, each in the unit in which the resource is spent:
     work    a lane runs at most `limit` requests at once; expensive requests leave their place and wait for the worker thread
     bytes   received bodies and unsent answers of all connections together stay below `max_buffer_bytes`
 
-A queue within its bound is served oldest first, and nothing is refused. Beyond it, the queue is served newest first
-(adaptive LIFO, Maurer, "Fail at Scale", ACM Queue 13/8, 2015): what is answered is answered quickly, and a request that has
-waited for PATIENCE times the bound is refused. A client that retries at once is therefore refused a few times per second,
-not thousands of times, so that refusals cannot keep an overload alive; a load that fits the bound again is served at once.
+A queue within its bound is served oldest first, and nothing is refused. Beyond it, and from a quarter of it on while the
+queue grows, it is served newest first (adaptive LIFO, Maurer, "Fail at Scale", ACM Queue 13/8, 2015): what is answered is
+answered quickly, and beyond the bound a request that has waited for PATIENCE times as long is refused. A client that retries
+at once is therefore refused a few times per second, not thousands of times, so that refusals cannot keep an overload alive;
+a load that fits the bound again is served at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from service.messages import Request
     from service.protocol import Protocol
 
+LOG = logging.getLogger("service.admission")
 ANSWER_LIMIT = 16
 """Requests of /predict and /embed that run at once. They are answered in batches on the event loop: a larger number makes
 every answer wait for a longer batch, a smaller one makes batches less efficient."""
@@ -35,6 +38,9 @@ WINDOW_SECONDS = 0.05
 """How often a lane with a queue measures its rate, and looks for requests that have waited too long."""
 SMOOTHING = 0.4
 """Weight of the last window in the measured rate."""
+GROWTH = 1.2
+"""Arrivals per answer in one window from which on a queue grows. Clients that send their next request when they have their
+answer arrive as often as they are answered, however many they are."""
 PATIENCE = 2.0
 """Times the bound: how long a request waits before it is refused. At a constant r times the capacity, r - 1 times this long
 is ahead in the queue, so that from 1.5 times the capacity on the queue stays beyond its bound, and newest first."""
@@ -62,10 +68,10 @@ class Lane:
         self._limit, self._max_seconds, self._metrics = limit, max_seconds, metrics
         self._waiting: deque[Request] = deque()
         self._running, self._scheduled = 0, False
-        self._answers, self._rate, self._window_start = 0, 0.0, 0.0
+        self._arrivals, self._answers, self._rate, self._window_start = 0, 0, 0.0, 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop  # of the requests that wait; `get_running_loop` is a system call
-        self.newest_first = False
+        self.newest_first, self._is_full, self._refused = False, False, 0
 
     @property
     def depth(self) -> int:
@@ -76,12 +82,13 @@ class Lane:
         """Starts the request, now or later, or refuses it."""
         loop = request.connection.loop
         request.arrived = loop.time()
+        self._arrivals += 1
         if self._running < self._limit and not self._waiting:
             self._start(request)
             return
         self._waiting.append(request)
         if self._timer is None:
-            self._answers, self._window_start = 0, request.arrived
+            self._arrivals, self._answers, self._window_start = 0, 0, request.arrived
             self._loop, self._timer = loop, loop.call_later(WINDOW_SECONDS, self._end_window)
 
     def leave(self) -> None:
@@ -97,30 +104,40 @@ class Lane:
 
     def _start_waiting(self) -> None:
         self._scheduled = False
+        self._refuse_expired()
         while self._waiting and self._running < self._limit:
             request = self._waiting.pop() if self.newest_first else self._waiting.popleft()
             if not (request.is_gone or request.is_refused):
                 self._start(request)
 
     def _end_window(self) -> None:
-        loop = self._loop
-        rate, self._answers = self._answers / max(loop.time() - self._window_start, WINDOW_SECONDS), 0
-        self._window_start = loop.time()
+        now, is_growing = self._loop.time(), self._arrivals > GROWTH * self._answers
+        rate = self._answers / max(now - self._window_start, WINDOW_SECONDS)
         self._rate = rate if not self._rate else SMOOTHING * rate + (1 - SMOOTHING) * self._rate
-        self.newest_first = len(self._waiting) > self._max_seconds * self._rate
-        if self.newest_first:
-            self._refuse_until(loop.time() - PATIENCE * self._max_seconds)
+        self._arrivals, self._answers, self._window_start = 0, 0, now
+        bound, loop = self._max_seconds * self._rate, self._loop
+        self.newest_first = len(self._waiting) > (bound / 4 if is_growing else bound)
+        self._is_full = len(self._waiting) > bound
+        self._refuse_expired()
+        if self._refused:
+            LOG.warning("refused %d requests that had waited for too long; %d wait or run", self._refused, self.depth)
+            self._refused = 0
         if self._waiting:
             self._timer = loop.call_later(WINDOW_SECONDS, self._end_window)
         else:
-            self._timer, self._rate, self.newest_first = None, 0.0, False
+            self._timer, self._rate, self.newest_first, self._is_full = None, 0.0, False, False
 
-    def _refuse_until(self, arrived: float) -> None:
-        waited = PATIENCE * self._max_seconds
-        refusal = overloaded(f"{self.depth} requests wait or run, and this one has waited for {waited:g} s")
+    def _refuse_expired(self) -> None:
+        """A few at a time, with every batch that is started: all at once would delay the answers for milliseconds."""
+        patience = PATIENCE * self._max_seconds
+        if not (self._is_full and self._waiting) or self._loop.time() < self._waiting[0].arrived + patience:
+            return
+        refusal = overloaded(f"{self.depth} requests wait or run, and this one has waited for {patience:g} s")
+        arrived = self._loop.time() - patience
         while self._waiting and self._waiting[0].arrived <= arrived:
             request = self._waiting.popleft()
             if not (request.is_gone or request.is_refused):
+                self._refused += 1
                 self._metrics.turned_away("queue")
                 request.refuse(refusal)
 

@@ -31,8 +31,6 @@ from service.settings import REMOVED, Settings
 LOG = logging.getLogger("service.app")
 BOOKING_SECONDS, SWEEP_SECONDS = 0.1, 0.25
 M_MMAP_THRESHOLD = -3
-GC_THRESHOLDS = 20_000, 50, 50
-"""Requests leave hardly any cycles behind, and with thousands of connections a full collection takes milliseconds."""
 
 
 def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gateway:
@@ -67,7 +65,6 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
             leader.start()
         gc.collect()
         gc.freeze()  # what was imported and loaded stays: no collection needs to walk over it again
-        gc.set_threshold(*GC_THRESHOLDS)
         try:
             yield
         finally:

@@ -30,6 +30,8 @@ HEAD_SECONDS = 10.0
 HEAD_BYTES = 64 * 1024
 WRITE_BUFFER_BYTES = 16 * 1024
 """Unread bytes of a connection from which on they are booked."""
+SMALL_BODY_BYTES = 4096
+"""A body up to this size is not booked: all connections together hold little of them."""
 DROPPED_BODIES = 16
 """Times the size limit: how much of a refused body is read and dropped, so that its sender can read the answer."""
 LAST_REQUEST_SECONDS, LAST_BODY_SECONDS = 0.5, 3.0
@@ -131,7 +133,8 @@ class Protocol(HttpToolsProtocol):
                 self.transport.abort()
             return
         request.body += body
-        self._hold_bodies(self._body_bytes + len(body))
+        if len(request.body) > SMALL_BODY_BYTES:
+            self._hold_bodies(self._body_bytes + len(body))
         try:
             self._gateway.check_length(request, len(request.body))
         except Refusal as refusal:
