@@ -25,7 +25,7 @@ from service.metrics import Metrics
 from service.settings import Settings
 
 if TYPE_CHECKING:
-    from service.messages import Request
+    from service.messages import Request, Unparsed
     from service.protocol import Protocol
 
 LOG = logging.getLogger("service.admission")
@@ -66,7 +66,7 @@ class Lane:
 
     def __init__(self, limit: int, max_seconds: float, metrics: Metrics) -> None:
         self._limit, self._max_seconds, self._metrics = limit, max_seconds, metrics
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[Request | Unparsed] = deque()
         self._running, self._scheduled = 0, False
         self._arrivals, self._answers, self._rate, self._window_start = 0, 0, 0.0, 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -74,11 +74,16 @@ class Lane:
         self.newest_first, self._is_full, self._refused = False, False, 0
 
     @property
+    def is_busy(self) -> bool:
+        """A request that arrives now has to wait."""
+        return bool(self._waiting)
+
+    @property
     def depth(self) -> int:
         """Requests that wait or run."""
         return len(self._waiting) + self._running
 
-    def arrive(self, request: Request) -> None:
+    def arrive(self, request: Request | Unparsed) -> None:
         """Starts the request, now or later, or refuses it."""
         loop = request.connection.loop
         request.arrived = loop.time()
@@ -98,7 +103,7 @@ class Lane:
             self._scheduled = True
             self._loop.call_soon(self._start_waiting)
 
-    def _start(self, request: Request) -> None:
+    def _start(self, request: Request | Unparsed) -> None:
         self._running += 1
         request.start(Place(self))
 

@@ -88,10 +88,14 @@ class Gateway:
         route = request.path
         if route not in ANSWERED_HERE:
             route = self._route({"type": "http", "method": request.method, "path": route, "root_path": "", "headers": []})
-        if reply.status == 429 and route in ANSWERED_HERE:  # the log has one line for many of these, see `admission`
-            self._metrics.answered(route, reply.status, time.perf_counter() - request.started)
+        if reply.status == 429 and route in ANSWERED_HERE:
+            self.count_refusal(route, request.started)
         else:
             self._finished(request, route, reply.status, len(reply.content), reply.error)
+
+    def count_refusal(self, route: str, started: float) -> None:
+        """Of a request that has waited too long. The log has one line for many of these, see `admission`."""
+        self._metrics.answered(route, 429, time.perf_counter() - started)
 
     def answers(self, request: Request) -> bool:
         """True if `answer` answers it; else it is a page."""

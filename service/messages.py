@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 JSON = "application/json"
 GZIP_FROM_BYTES = 1024
+UNPARSED_BYTES = 8192
 THREAD_FROM_BYTES = 64 * 1024
 """A larger answer is compressed in a thread, while the event loop answers others."""
 _NO_QUALITY = rb"\s*;\s*q=0(\.0*)?\s*(,|$)"
@@ -131,6 +132,49 @@ class Request:
         self.is_gone = True
         if self._gone is not None:
             self._gone.set()
+
+
+class Unparsed:
+    """A request in one packet that waits as the bytes it came in: if it is refused, parsing it would have been in vain."""
+
+    __slots__ = ("arrived", "connection", "data", "is_gone", "is_refused", "path", "rest", "started")
+    _HEAD = re.compile(rb"POST (/predict|/embed) HTTP/1\.1\r\n")
+    _LENGTH = re.compile(rb"\ncontent-length: *(\d{1,4})\r\n", re.IGNORECASE)
+    _ID = re.compile(rb"\nx-request-id: *([A-Za-z0-9._:-]{1,128})\r\n", re.IGNORECASE)
+    _UNUSUAL = re.compile(
+        rb"\n(?:transfer-encoding|upgrade|expect|connection|content-length: *\d+\r\n(?s:.*)\ncontent-length)", re.IGNORECASE
+    )
+
+    def __init__(self, connection: Protocol, data: bytes, path: str) -> None:
+        self.connection, self.data, self.path = connection, data, path
+        self.rest = b""
+        """What arrived behind it."""
+        self.is_gone = self.is_refused = False
+        self.arrived, self.started = 0.0, time.perf_counter()
+
+    @classmethod
+    def of(cls, connection: Protocol, data: bytes) -> Unparsed | None:
+        """None for anything but one whole request of a usual kind: that is parsed at once."""
+        if len(data) > UNPARSED_BYTES or not (start := cls._HEAD.match(data)):
+            return None
+        end = data.find(b"\r\n\r\n") + 4
+        head = data[:end]
+        length = cls._LENGTH.search(head)
+        if length is None or len(data) != end + int(length[1]) or cls._UNUSUAL.search(head):
+            return None
+        return cls(connection, data, start[1].decode())
+
+    @property
+    def id(self) -> str:
+        given = self._ID.search(self.data)
+        return given[1].decode() if given else new_request_id()
+
+    def start(self, place: Place) -> None:
+        self.connection.parse(self, place)
+
+    def refuse(self, refusal: Refusal) -> None:
+        self.is_refused = True
+        self.connection.refuse_unparsed(self, refusal)
 
 
 def new_request_id() -> str:

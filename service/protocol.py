@@ -1,6 +1,7 @@
 """uvicorn's HTTP/1.1 protocol, with limits that it does not have.
 
-A request becomes a task when it is complete and admission has given it a place; a request that is refused never does.
+A request becomes a task when it is complete and admission has given it a place; a request that is refused never does, and
+while there is a queue it is not even parsed before its turn comes.
 Answers of /predict and /embed are written in one packet, without ASGI in between; pages go the way of uvicorn. Heads, bodies
 and unread answers have time and size limits. An `Upgrade` header is ignored (RFC 9110, 7.8). On shutdown a kept connection
 may send one last request.
@@ -18,9 +19,9 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from service.admission import Admission
+from service.admission import Admission, Place
 from service.errors import Refusal, refusal_for
-from service.messages import Reply, Request, new_request_id
+from service.messages import Reply, Request, Unparsed, new_request_id
 
 LOG = logging.getLogger("service.protocol")
 UNREAD_SECONDS = 30.0
@@ -46,7 +47,7 @@ class Protocol(HttpToolsProtocol):
 
     deadline = 0.0
     """When the event loop's clock passes it, `time_out` is called."""
-    _in_head, _in_body, _has_begun, _head_bytes = True, False, False, 0
+    _in_head, _in_body, _has_begun, _head_bytes = False, False, False, 0
     _body_bytes, _unsent_bytes, _dropped_bytes, _unread_before = 0, 0, 0, 0
     _leaving, _close_after_body = False, False
     _request: Request | None = None
@@ -59,6 +60,10 @@ class Protocol(HttpToolsProtocol):
         self._gateway: Any = self.app
         self._admission: Admission = self._gateway.admission
         self._later: deque[Request] = deque()
+        self._lane = self._admission.answers
+        self._unparsed: Unparsed | None = None
+        self._place: Place | None = None
+        """Of the request that is being parsed, if it has waited unparsed."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP's is one
         super().connection_made(transport)
@@ -72,6 +77,8 @@ class Protocol(HttpToolsProtocol):
         self._admission.disconnect(self)
         if self._request is not None:
             self._request.lose()
+        if self._unparsed is not None:
+            self._unparsed.is_gone = True
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -85,6 +92,45 @@ class Protocol(HttpToolsProtocol):
             self.deadline = self.loop.time() + self.timeout_keep_alive
 
     def data_received(self, data: bytes) -> None:
+        if self._unparsed is not None:
+            self._unparsed.rest += data
+            if len(self._unparsed.rest) > HEAD_BYTES:
+                self.flow.pause_reading()
+        elif self._lane.is_busy and self._is_idle and (unparsed := Unparsed.of(self, data)):
+            self._unparsed, self.deadline = unparsed, NEVER
+            self._lane.arrive(unparsed)
+        else:
+            self._parse(data)
+
+    def parse(self, unparsed: Unparsed, place: Place) -> None:
+        """The turn of a request has come that has waited unparsed."""
+        self._unparsed, self._place = None, place
+        self.flow.resume_reading()
+        self._parse(unparsed.data + unparsed.rest)
+        if self._place is not None:  # the request was refused after all, or is none
+            self._place.release()
+            self._place = None
+
+    def refuse_unparsed(self, unparsed: Unparsed, refusal: Refusal) -> None:
+        self._unparsed = None
+        if self.flow.write_paused:
+            self.transport.abort()
+            return
+        self.server_state.total_requests += 1
+        self._gateway.count_refusal(unparsed.path, unparsed.started)
+        self._write(Reply.refused(refusal), unparsed.id, keep=not self._leaving)
+        self.deadline = self.loop.time() + self.timeout_keep_alive
+        if self._leaving:
+            self.transport.close()
+        elif unparsed.rest:
+            self.flow.resume_reading()
+            self.data_received(unparsed.rest)
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._request is None and not (self._in_head or self._in_body)
+
+    def _parse(self, data: bytes) -> None:
         self._has_begun = False
         try:
             while data:
@@ -185,6 +231,10 @@ class Protocol(HttpToolsProtocol):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _arrive(self, request: Request) -> None:
+        if self._place is not None:
+            request.place, self._place = self._place, None
+            self.start(request)
+            return
         lane = self._gateway.lane(request)
         if lane is None:
             self.start(request)
@@ -302,7 +352,7 @@ class Protocol(HttpToolsProtocol):
         self.loop.call_later(LAST_BODY_SECONDS, self._refuse_incomplete)
 
     def _close_if_idle(self) -> None:
-        if self._request is None and not self.transport.is_closing():
+        if self._request is None and self._unparsed is None and not self.transport.is_closing():
             self.transport.close()
 
     def _refuse_incomplete(self) -> None:

@@ -23,16 +23,15 @@ def request(body: bytes = BODY, *headers: bytes, version: bytes = b"1.1", path: 
 
 
 def read_response(connection: socket.socket) -> tuple[bytes, dict[str, Any]]:
-    """The head of one response, and its JSON."""
-    received = b""
-    while b"\r\n\r\n" not in received:
-        received += _more(connection)
-    head, _, body = received.partition(b"\r\n\r\n")
+    """The head of one response, and its JSON. Leaves what comes behind it."""
+    head, body = b"", b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += _more(connection, 1)
     length = re.search(rb"content-length: (\d+)", head)
     assert length, head
     while len(body) < int(length[1]):
-        body += _more(connection)
-    return head, json.loads(body)
+        body += _more(connection, int(length[1]) - len(body))
+    return head.removesuffix(b"\r\n\r\n"), json.loads(body)
 
 
 def is_closed(connection: socket.socket) -> bool:
@@ -43,7 +42,7 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def _more(connection: socket.socket) -> bytes:
-    received = connection.recv(65_536)
+def _more(connection: socket.socket, count: int) -> bytes:
+    received = connection.recv(count)
     assert received, "the connection was closed"
     return received
