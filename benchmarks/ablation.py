@@ -1,7 +1,7 @@
 """What each part of service/protocol.py brings: all parts, all but one, and uvicorn's own protocol, in turns.
 
 queue           requests wait or are refused before they become tasks: useful answers at twice the capacity
-coalescing      head and body of an answer in one packet: answers per second in a closed loop
+one packet      head and body of an answer in one packet: answers per second in a closed loop
 timers          for heads and bodies that do not arrive: connections that silent clients still hold after the time-out
 last request    on SIGTERM a kept connection may send one more request: requests without an answer over restarts
 """
@@ -24,10 +24,10 @@ from benchmarks.result import Result
 from benchmarks.servers import Server
 
 ALL, PLAIN = "service.protocol:Protocol", "benchmarks.protocols:Plain"
-QUEUE, COALESCING, TIMERS, LAST_REQUEST = (
-    f"benchmarks.protocols:Without{part}" for part in ("Queue", "Coalescing", "Timers", "LastRequest")
+QUEUE, ONE_PACKET, TIMERS, LAST_REQUEST = (
+    f"benchmarks.protocols:Without{part}" for part in ("Queue", "OnePacket", "Timers", "LastRequest")
 )
-PARTS = {QUEUE: "the queue", COALESCING: "coalescing", TIMERS: "the timers", LAST_REQUEST: "the last request"}
+PARTS = {QUEUE: "the queue", ONE_PACKET: "one packet", TIMERS: "the timers", LAST_REQUEST: "the last request"}
 ROUNDS, SECONDS = 5, 2.0
 OVERLOAD_ROUNDS, OVERLOAD_SECONDS, USEFUL_SECONDS = 3, 10.0, 0.5
 """An answer that comes later than that after its intended time is useless: its client has given up."""
@@ -40,9 +40,9 @@ SENT_BY_SILENT_CLIENTS = (b"", HEAD[:40], HEAD, HEAD + b'{"nod')
 RESTARTS = 10
 
 
-def coalescing() -> list[Result]:
+def one_packet() -> list[Result]:
     results = []
-    with _servers(COALESCING) as servers:
+    with _servers(ONE_PACKET) as servers:
         for count in (16, 64):
             measured = {name: Measured([]) for name in servers}
             for number in range(ROUNDS + 1):
@@ -52,7 +52,7 @@ def coalescing() -> list[Result]:
                         measured[name].loads.append(load)
             rates = {name: turns.rate for name, turns in measured.items()}
             shown = {name: str(turns) for name, turns in measured.items()}
-            results += _rows(f"known node, {count} connections: answers per second", COALESCING, rates, shown)
+            results += _rows(f"known node, {count} connections: answers per second", ONE_PACKET, rates, shown)
     return results
 
 
@@ -99,7 +99,7 @@ def last_request() -> list[Result]:
     return _rows(claim, LAST_REQUEST, {name: float(count) for name, count in lost.items()}, shown)
 
 
-CONTESTS: tuple[Callable[[], list[Result]], ...] = (coalescing, queue, timers, last_request)
+CONTESTS: tuple[Callable[[], list[Result]], ...] = (one_packet, queue, timers, last_request)
 
 
 def _rows(claim: str, without: str, values: dict[str, float], shown: dict[str, str]) -> list[Result]:

@@ -2,44 +2,76 @@
 
 from __future__ import annotations
 
-import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service import protocol
+from service.messages import Reply, Request
 from service.protocol import Protocol
 
 NEVER_SECONDS = 1e6
 
 
 class Plain(HttpToolsProtocol):
-    """uvicorn's own protocol. The application gets every request at once."""
+    """uvicorn's own protocol. The application gets every request at once, by ASGI."""
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        if hasattr(app, "screen"):  # the application expects what the service's protocol puts into the scope
-            app.screen(cycle.scope)
-            cycle.scope["sgf.place"] = _place(self.loop)
-        super()._start_asgi_task(cycle, app)
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            replies: list[Reply] = []
+            connection: Any = SimpleNamespace(
+                client=self.client, loop=self.loop, reply=lambda _request, reply: replies.append(reply)
+            )
+            request = Request(connection, scope["method"], scope["raw_path"], scope["http_version"], scope["headers"])
+            app.screen(request)
+            if not app.answers(request):
+                scope["sgf.request"] = request
+                await app(scope, receive, send)
+                return
+            more = True
+            while more:
+                message = await receive()
+                request.body += message.get("body", b"")
+                more = message.get("more_body", False)
+            await app.answer(request)
+            lines = [line.split(b": ", 1) for line in replies[0].head.split(b"\r\n") if line]
+            headers = [(line[0], line[1]) for line in lines]
+            await send({"type": "http.response.start", "status": replies[0].status, "headers": headers})
+            await send({"type": "http.response.body", "body": replies[0].content})
+
+        super()._start_asgi_task(cycle, answer)
 
 
 class WithoutQueue(Protocol):
     """Every request becomes a task at once; none waits, or is refused, before that."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._door = None
+    def data_received(self, data: bytes) -> None:
+        self._parse(data)
 
-    def _arrive(self) -> None:
-        self.start(_place(self.loop))
+    def _arrive(self, request: Request) -> None:
+        self.start(request)
 
 
-class WithoutCoalescing(Protocol):
+class WithoutOnePacket(Protocol):
     """Head and body of an answer are written one after the other."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.transport.write = transport.write  # type: ignore[method-assign]  # of the wrapper: nothing is held back
+        self.transport = _InTwoParts(transport)  # type: ignore[assignment]  # all but in name
+
+
+class _InTwoParts:
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        head, end, body = data.partition(b"\r\n\r\n")
+        self._transport.write(head + end)
+        self._transport.write(body)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class WithoutTimers(Protocol):
@@ -53,11 +85,8 @@ class WithoutTimers(Protocol):
 class WithoutLastRequest(Protocol):
     """Idle connections are closed at once on shutdown."""
 
-    shutdown = HttpToolsProtocol.shutdown
-
-
-def _place(loop: asyncio.AbstractEventLoop) -> Any:
-    """A place that is in no lane, as for requests that need no admission."""
-    from service.admission import Place
-
-    return Place(None, loop.time())
+    def shutdown(self) -> None:
+        if self._request is None:
+            self.transport.close()
+        else:
+            super().shutdown()

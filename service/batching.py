@@ -118,8 +118,8 @@ class Batcher:
 
     @property
     def depth(self) -> int:
-        """Requests that wait for the worker thread, or whose batch runs there."""
-        return len(self._expensive) + len(self._in_thread)
+        """Requests that wait for an answer of the worker thread."""
+        return sum(not waiting.answer.done() for waiting in (*self._expensive, *self._in_thread))
 
     async def ask(self, question: KnownRows | NewRows, request: Request) -> Outcome:
         """Raises what the engine raises for this question, and Refusal where it costs or takes too much."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -35,6 +36,12 @@ def environment(service: str, **changed: str) -> dict[str, str]:
     """What it is given where .env says nothing, but for these."""
     given: dict[str, str] = settled()["services"][service]["environment"]
     return {name: str("" if value is None else value) for name, value in given.items()} | changed
+
+
+def password_file(folder: Path) -> dict[str, str]:
+    """The setting, with a file that is there: the start reads it."""
+    (folder / "password").write_text("a password\n")
+    return {"SGF_REDIS_PASSWORD_FILE": str(folder / "password")}
 
 
 def example() -> dict[str, str]:

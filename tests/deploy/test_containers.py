@@ -14,7 +14,16 @@ import pytest
 from compose_spec import PyCompose
 
 from service.settings import Settings, variable
-from tests.deploy.compose_file import COMPOSE, ENV_EXAMPLE, VARIABLE, compose, environment, example, with_defaults
+from tests.deploy.compose_file import (
+    COMPOSE,
+    ENV_EXAMPLE,
+    VARIABLE,
+    compose,
+    environment,
+    example,
+    password_file,
+    with_defaults,
+)
 from tests.deploy.tools import ROOT, need, run
 
 DOCKERFILE = ROOT / "Dockerfile"
@@ -90,7 +99,8 @@ def test_compose_itself_gives_the_service_what_env_says(tmp_path: Path) -> None:
     (tmp_path / "docker-compose.yml").write_text(COMPOSE.read_text())
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SGF_")}
     services = compose(run(need("docker-compose"), "config", cwd=tmp_path, env=environ).stdout)["services"]
-    settings = Settings.from_env({name: str(value) for name, value in services["service"]["environment"].items()})
+    given = {name: str(value) for name, value in services["service"]["environment"].items()}
+    settings = Settings.from_env(given | password_file(tmp_path))
     assert (settings.max_recompute, settings.port) == (50_000, 8000)
     assert "9000:8000" in str(services["service"]["ports"])
     assert services["demo"]["build"]["args"] == {"TORCH_INDEX_URL": "http://torch.example/cpu"}
@@ -246,12 +256,12 @@ DEPRECATED = {"SGF_MAX_INFLIGHT", "SGF_LATE_INFLIGHT", "SGF_MAX_LAG_SECONDS"}
 
 
 @pytest.mark.parametrize("name", ["service", "service-gpu", "admin"])
-def test_every_setting_in_env_reaches_the_service_and_it_knows_them_all(name: str) -> None:
+def test_every_setting_in_env_reaches_the_service_and_it_knows_them_all(name: str, tmp_path: Path) -> None:
     every = {variable(one.name) for one in fields(Settings)} - DEPRECATED
     of_the_file = OF_THE_FILE | ({"SGF_WORKERS"} if name == "admin" else OF_ADMIN)
     given = compose()["services"][name]["environment"]
     assert every - set(given) == of_the_file - set(given)
-    assert Settings.from_env(environment(name)).redis_url == "redis://sgf@redis:6379/0"
+    assert Settings.from_env(environment(name) | password_file(tmp_path)).redis_url == "redis://sgf@redis:6379/0"
     for setting in set(given) - of_the_file:
         assert [name for name, _ in VARIABLE.findall(given[setting])] == [setting], f"{setting} is not what .env says"
 

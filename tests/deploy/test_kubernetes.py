@@ -16,6 +16,7 @@ from model_store import Store
 from service.settings import Settings
 from tests.commands import commands_of
 from tests.deploy import manifests, queries
+from tests.deploy.compose_file import password_file
 from tests.deploy.tools import ROOT, run
 from tests.model_store.samples import publish
 
@@ -86,9 +87,9 @@ def test_kustomize_finds_a_patch_without_a_target(tmp_path: Path) -> None:
         manifests.built("demo", folder)
 
 
-def test_the_service_knows_every_setting_that_it_is_given() -> None:
+def test_the_service_knows_every_setting_that_it_is_given(tmp_path: Path) -> None:
     config = next(one for one in manifests.built("production") if one["kind"] == "ConfigMap")
-    assert Settings.from_env(config["data"]).redis_url == "redis://sgf@redis:6379/0"
+    assert Settings.from_env(config["data"] | password_file(tmp_path)).redis_url == "redis://sgf@redis:6379/0"
 
 
 def test_the_worker_has_the_settings_of_the_service() -> None:
