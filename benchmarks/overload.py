@@ -20,7 +20,7 @@ from benchmarks.result import Result
 from benchmarks.servers import Server
 
 CONNECTIONS, CAPACITY_SECONDS, CAPACITY_TURNS = 64, 5.0, 3
-FACTORS, SECONDS, ROUNDS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0), 15.0, 2
+FACTORS, SECONDS, ROUNDS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0), 8.0, 2
 LONG_SECONDS = 60.0
 """At twice the capacity, between two turns at half of it."""
 TOLERABLE_LAG = 0.005
