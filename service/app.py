@@ -7,6 +7,7 @@ import ctypes
 import gc
 import logging
 import os
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -31,6 +32,9 @@ from service.settings import REMOVED, Settings
 LOG = logging.getLogger("service.app")
 BOOKING_SECONDS, SWEEP_SECONDS = 0.1, 0.25
 M_MMAP_THRESHOLD = -3
+SWITCH_SECONDS = 0.0001
+"""How long the worker thread may keep the interpreter from the event loop. With Python's default of 5 ms, each step of a
+cheap request would wait for as long while an expensive one is computed."""
 
 
 def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gateway:
@@ -110,6 +114,7 @@ def _give_memory_back() -> None:
 def app_from_env() -> Gateway:
     writer = logs.set_up()
     _give_memory_back()
+    sys.setswitchinterval(SWITCH_SECONDS)
     for name in REMOVED:
         if name in os.environ:
             LOG.warning("%s has no effect any more: see SGF_MAX_QUEUE_SECONDS", name)
