@@ -85,7 +85,7 @@ starts once the server has accepted all connections. The capacity is the goodput
 no refusals the mean latency is N / capacity. The empty FastAPI endpoint has no admission: it shows what uvicorn and the
 generator make of as many connections.""",
     "overload": """One worker, open loop, Poisson arrivals, up to 3,500 connections, generator on the same two cores. The
-capacity is the goodput of a closed loop with 64 connections. The sweep of offered rates runs twice, 15 s for each rate, up
+capacity is the goodput of a closed loop with 64 connections. The sweep of offered rates runs twice, 8 s for each rate, up
 and then down; the run at 2x lasts 60 s. Goodput counts answers with status 200 only. Memory is compared after the sweep,
 when the worker has had as many connections, and after those 60 s. The CPU time of a refusal comes from a fit over all runs
 at or above the capacity: user and system time of the worker = answers x cost of an answer + refusals x cost of a refusal.
@@ -98,7 +98,7 @@ largest hub. Turns of 10 s with and without those alternate, five rounds, with t
 quantiles.""",
     "ablation": """One worker with the service's HTTP protocol, with that protocol without one of its parts, and with plain
 uvicorn, in turns. Queue: 100 known nodes, open loop, 10 s; an answer that comes later than 0.5 s after the intended time of
-its request counts as useless. Coalescing: head and body of an answer in one packet. Timers: of 200 clients a quarter each
+its request counts as useless. One packet: head and body of an answer in one packet. Timers: of 200 clients a quarter each
 send nothing, part of a head, a head without its body, and part of a body; counted are the connections that are open and
 without an answer after 13 s. Last request: 20 keep-alive clients send every 50 ms and do not watch idle connections, while
 the server is stopped by SIGTERM and started again; a connection that cannot be opened is not counted.""",
