@@ -75,7 +75,7 @@ class _InTwoParts:
 
 
 class WithoutTimers(Protocol):
-    """Heads may take for ever. For bodies, SGF_BODY_SECONDS has the same effect."""
+    """Heads have no time limit. For bodies, SGF_BODY_SECONDS has the same effect."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)

@@ -125,10 +125,14 @@ class Metrics:
         self.retrain_waiting.set(0)
         self.retrain_workers.set(0)
         self.retrain_epoch.set(0)
+        self._start_at_zero()
+
+    def _start_at_zero(self) -> None:
+        """A series that first appears as 1 has not increased for Prometheus."""
         swaps, states = ("taken", "refused", "failed", "rolled_back"), get_args(State)
         for counter, labels in ((self.shed, SHED_REASONS), (self.swaps, swaps), (self.retrain_jobs, states)):
             for label in labels:
-                counter.labels(label)  # from 0: a series that first appears as 1 has not increased, says Prometheus
+                counter.labels(label)
         for route in ("/predict", "/embed"):
             self.requests.labels(route, "200")
             self.seconds.labels(route)

@@ -155,7 +155,7 @@ def test_the_manifest_of_another_snapshot(folder: Path) -> None:
 
 
 def test_a_file_that_may_not_be_read() -> None:
-    """That says nothing about its content. Root may read everything, so root asks as the user nobody."""
+    """An unreadable file says nothing about its content. Root may read every file, so root runs this as the user nobody."""
     with tempfile.TemporaryDirectory() as root:
         Path(root).chmod(0o755)
         publish(Store(f"{root}/store"))

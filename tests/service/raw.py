@@ -42,6 +42,15 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
+def is_cut_off(connection: socket.socket, data: bytes) -> bool:
+    """Sends something; True if the other end has aborted the connection."""
+    try:
+        connection.sendall(data)
+    except ConnectionError:
+        return True
+    return False
+
+
 def _more(connection: socket.socket, count: int) -> bytes:
     received = connection.recv(count)
     assert received, "the connection was closed"

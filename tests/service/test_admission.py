@@ -346,7 +346,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_sixty_answers_that_are_not_read_stay_within_the_budget(wide: Path) -> None:
-    """Each is some megabytes. The connections that hold most are cut off; everybody else is served."""
+    """Each is some megabytes. The connections that hold most are cut off; all other clients are served."""
     body = gzip.compress(json.dumps({"nodes": [1] * 1000, "embeddings": True}).encode())
     headers = [b"content-encoding: gzip", b"content-type: application/json"]
     with in_processes(wide) as (client, process, _lines), ExitStack() as opened:

@@ -207,7 +207,7 @@ def test_a_deadline_ends_the_wait_and_callers_that_have_gone_are_skipped(loaded:
             asyncio.create_task(batcher.ask(NewRows.of(loaded, new(seed, [1]), "exact"), CALLER)) for seed in (1, 2, 3)
         ]
         results = await asyncio.gather(first, *others, return_exceptions=True)
-        assert not batcher._expensive, "nobody waits for them: they shall not hold their version"
+        assert not batcher._expensive, "their clients have gone: they must not keep their version open"
         engine.go.set()
         return results
 

@@ -62,7 +62,7 @@ def test_a_record_that_cannot_be_written_is_counted_and_does_not_raise() -> None
 
 @pytest.mark.parametrize("leaves", [False, True])
 def test_a_log_that_is_not_read_costs_no_request(store: Path, leaves: bool) -> None:
-    """A pipe holds 64 kB: 302 requests once were enough to stop the service for ever."""
+    """A pipe holds 64 kB: an earlier version of the service stopped after 302 requests."""
     port = free_port()
     command = [sys.executable, "-m", "service", "--store", str(store), "--port", str(port), "--body-seconds", "1"]
     url = f"http://127.0.0.1:{port}"

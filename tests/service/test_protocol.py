@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from service.protocol import HEAD_BYTES
-from tests.service.raw import BODY, connect, is_closed, read_response, request
+from tests.service.raw import BODY, connect, is_closed, is_cut_off, read_response, request
 from tests.service.serving import in_thread, refused, until
 
 QUESTION = request()
@@ -42,15 +42,7 @@ def test_a_client_that_reads_nothing_is_hung_up_on_and_a_slow_one_is_not(
             received += len(end := slow.recv(65_536))
             assert end, "a client that reads is not cut off"
             client.get("/health/live")
-
-        def cut_off() -> bool:
-            try:
-                silent.sendall(b" ")
-            except ConnectionError:
-                return True
-            return False
-
-        until(cut_off)
+        until(lambda: is_cut_off(silent, b" "))
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /predict HT", QUESTION + b"POST /predict HTTP/1.1\r\nhost:"])
@@ -189,30 +181,14 @@ def test_a_body_that_drips_in_after_its_answer_does_not_hold_the_connection(stor
     with in_thread(store, api_keys=("a-key-of-sixteen",), body_seconds=0.5) as client, connect(client) as caller:
         caller.sendall(request(b" " * 1_000_000)[:-1_000_000])
         assert read_response(caller)[1]["code"] == "unauthorized"
-
-        def cut_off() -> bool:
-            try:
-                caller.sendall(b" ")
-            except ConnectionError:
-                return True
-            return False
-
-        until(cut_off)
+        until(lambda: is_cut_off(caller, b" "))
 
 
-def test_bytes_between_requests_do_not_hold_a_connection(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_between_requests_do_not_hold_a_connection(store: Path) -> None:
     with in_thread(store) as client, connect(client) as caller:
         caller.sendall(QUESTION)
         read_response(caller)
-
-        def cut_off() -> bool:
-            try:
-                caller.sendall(b"\r\n")
-            except ConnectionError:
-                return True
-            return False
-
-        until(cut_off)  # uvicorn keeps an idle connection for 5 s
+        until(lambda: is_cut_off(caller, b"\r\n"))  # uvicorn keeps an idle connection for 5 s
 
 
 def test_a_body_that_does_not_arrive_is_refused(store: Path) -> None:
