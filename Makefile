@@ -26,13 +26,13 @@ check: .venv/.installed  ## lint and type-check
 	$(BIN)/mypy
 
 fuzz: .venv/.installed  ## the exactness properties on 5,000 fresh random cases each
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest -n 2 tests/sgformer/test_exactness.py
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest -n 2 tests/sgformer/request_time/test_exactness.py
 
 soak: .venv/.installed  ## 10 kills of a training, 200 of publishers, a minute of readers and publishers at once, 200 swaps under load, 12,000 attacks on the API, cancels within 2 s
-	SGF_TRAINING_KILLS=10 $(BIN)/pytest tests/training/test_loop.py -k kills
-	SGF_KILLS=200 SGF_CROWD_SECONDS=60 $(BIN)/pytest -n 2 tests/model_store/test_crashes.py tests/model_store/test_crowd.py
+	SGF_TRAINING_KILLS=10 $(BIN)/pytest tests/training/fit/test_loop.py -k kills
+	SGF_KILLS=200 SGF_CROWD_SECONDS=60 $(BIN)/pytest -n 2 tests/model_store/versions/test_crashes.py tests/model_store/versions/test_crowd.py
 	SGF_CANCEL_SECONDS=2 $(BIN)/pytest tests/service/jobs -k "one_key or everybody_sees"
-	SGF_SWAPS=200 SGF_CASES=1500 SGF_REAL=all $(BIN)/pytest -n 2 tests/service/test_rollout.py tests/service/test_schema.py tests/service/test_real_graphs.py
+	SGF_SWAPS=200 SGF_CASES=1500 SGF_REAL=all $(BIN)/pytest -n 2 tests/service/rollout/test_rollout.py tests/service/http/test_schema.py tests/service/predict/test_real_graphs.py
 
 verify-deploy: .venv/.installed  ## images really built and run, Prometheus really scraping; needs root (deploy/install-verify-tools)
 	deploy/install-verify-tools

@@ -1,4 +1,4 @@
-"""What each part of service/protocol.py brings: all parts, all but one, and uvicorn's own protocol, in turns.
+"""What each part of service/http/protocol.py brings: all parts, all but one, and uvicorn's own protocol, in turns.
 
 queue           requests wait or are refused before they become tasks: useful answers at twice the capacity
 one packet      head and body of an answer in one packet: answers per second in a closed loop
@@ -23,7 +23,7 @@ from benchmarks.restarts import lost_requests
 from benchmarks.result import Result
 from benchmarks.servers import Server
 
-ALL, PLAIN = "service.protocol:Protocol", "benchmarks.protocols:Plain"
+ALL, PLAIN = "service.http.protocol:Protocol", "benchmarks.protocols:Plain"
 QUEUE, ONE_PACKET, TIMERS, LAST_REQUEST = (
     f"benchmarks.protocols:Without{part}" for part in ("Queue", "OnePacket", "Timers", "LastRequest")
 )

@@ -21,7 +21,7 @@ def debian_trixie() -> Graph:
 
 def cora() -> Graph:
     """The citation graph (2,708 papers, 1,433 words), from SGF_DATA_ROOT."""
-    from training import datasets
+    from training.data import datasets
 
     return datasets.load("cora", root=Path(os.environ.get("SGF_DATA_ROOT", "../shared/data"))).graph
 

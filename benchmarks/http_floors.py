@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from benchmarks.peers.model import Model
-from service.questions import Question
+from service.predict.questions import Question
 
 
 def floor(_store: str) -> FastAPI:

@@ -67,7 +67,7 @@ class Pair:
         return _epoch(self.theirs, optimizer, self.labels, self.parts, lambda nodes: logits()[nodes])
 
     def our_epoch(self) -> Run:
-        """The same, as `training.loop` has it."""
+        """The same, as `training.fit.loop` has it."""
         inputs, optimizer = self.ours.prepare(self.graph), torch.optim.Adam(self.ours.parameters(), lr=1e-3)
         return _epoch(
             self.ours, optimizer, self.labels, self.parts, lambda nodes: F.log_softmax(self.ours(inputs, nodes), dim=-1)

@@ -7,9 +7,9 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service import protocol
-from service.messages import Reply, Request
-from service.protocol import Protocol
+from service.http import protocol
+from service.http.messages import Reply, Request
+from service.http.protocol import Protocol
 
 NEVER_SECONDS = 1e6
 

@@ -24,7 +24,7 @@ from benchmarks.http import service
 from benchmarks.load import Load, Stream, closed, open_loop
 from benchmarks.memory import status
 from benchmarks.servers import Server, descendants
-from training import datasets
+from training.data import datasets
 
 SECONDS, CONNECTIONS, LOOK_SECONDS = 10.0, 64, 0.2
 CALLERS = 16

@@ -27,7 +27,7 @@ def timed(step):
 app, imported = timed(lambda: __import__("service.app"))
 from pathlib import Path
 from model_store import Store
-from service.engine import engine_for
+from service.predict.engine import engine_for
 from service.settings import Settings
 versions = Store(sys.argv[1]).model("bench")
 opened, open_seconds = timed(lambda: versions.open(verify="sizes"))

@@ -48,9 +48,9 @@ CONTESTS: tuple[Callable[[], list[Result]], ...] = (against_pyg, a_million_nodes
 def _large(root: str) -> None:
     from model_store import Store
     from training import publish
-    from training.datasets.synthetic import generate
-    from training.loop import TrainingConfig, train
-    from training.settings import configurations
+    from training.data.datasets.synthetic import generate
+    from training.fit.loop import TrainingConfig, train
+    from training.fit.settings import configurations
 
     with PeakAnonymous() as peak:
         data = generate(NODES, EDGES)

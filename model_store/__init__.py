@@ -19,16 +19,16 @@ from model_store.errors import (
     UnknownModel,
     UnknownVersion,
 )
-from model_store.history import Event, History
-from model_store.manifest import FileEntry, Manifest
-from model_store.node_ids import NodeIds
-from model_store.probes import Engine, Probe, Probes
+from model_store.format.manifest import FileEntry, Manifest
+from model_store.format.node_ids import NodeIds
+from model_store.format.probes import Engine, Probe, Probes
 from model_store.snapshot import Snapshot
 from model_store.store import Store
-from model_store.versions import ModelVersions, Pruned
+from model_store.versions.history import Event, History
+from model_store.versions.model_versions import ModelVersions, Pruned
 
 if TYPE_CHECKING:
-    from model_store.writer import Contents, write_snapshot
+    from model_store.publish.writer import Contents, write_snapshot
 
 __all__ = [
     "Contents",
@@ -61,5 +61,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("Contents", "write_snapshot"):
-        return getattr(import_module("model_store.writer"), name)
+        return getattr(import_module("model_store.publish.writer"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

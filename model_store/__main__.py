@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from model_store import commands
-from model_store.commands import DAMAGED, Outcome
+from model_store.cli import commands
+from model_store.cli.commands import DAMAGED, Outcome
+from model_store.cli.flags import at_least_one, default_model, default_store
+from model_store.cli.output import put_out
 from model_store.errors import InvalidName, ProbeError, SnapshotError, StoreError, UnknownModel, UnknownVersion
-from model_store.flags import at_least_one, default_model, default_store
-from model_store.output import put_out
 from sgformer import SgformerError
 
 EXIT_CODES: tuple[tuple[tuple[type[Exception], ...], int], ...] = (

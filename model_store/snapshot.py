@@ -14,11 +14,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from model_store import npy
-from model_store.digests import sha256_of_all
 from model_store.errors import SnapshotError, UnknownVersion
-from model_store.files import blaming_the_system, open_ordinary, read_open, read_ordinary
-from model_store.layout import (
+from model_store.format import npy
+from model_store.format.digests import sha256_of_all
+from model_store.format.files import blaming_the_system, open_ordinary, read_open, read_ordinary
+from model_store.format.layout import (
     INDICES,
     INDPTR,
     LOGITS,
@@ -34,13 +34,13 @@ from model_store.layout import (
     state_names,
     states_from,
 )
-from model_store.locks import READER_SECONDS, SharedLock
-from model_store.manifest import Manifest
-from model_store.node_ids import NodeIds
-from model_store.probes import Probes
-from model_store.structure import check_structure
-from model_store.sums_file import read_sums
-from model_store.tensors import read_tensors
+from model_store.format.manifest import Manifest
+from model_store.format.node_ids import NodeIds
+from model_store.format.probes import Probes
+from model_store.format.structure import check_structure
+from model_store.format.sums_file import read_sums
+from model_store.format.tensors import read_tensors
+from model_store.versions.locks import READER_SECONDS, SharedLock
 from sgformer import (
     Adjacency,
     Answers,
@@ -51,8 +51,8 @@ from sgformer import (
     SgformerError,
     extend,
 )
-from sgformer.extension import Mode
-from sgformer.inference import checked_ids
+from sgformer.request_time.extension import Mode
+from sgformer.request_time.inference import checked_ids
 
 FOLDERS = ("graph", "states")
 Verify = Literal["full", "sizes"]

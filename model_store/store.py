@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model_store import durable
 from model_store.errors import DataError, UnknownModel
-from model_store.locks import WRITER_SECONDS
-from model_store.names import checked_model, is_model
-from model_store.versions import ModelVersions, is_real_folder
+from model_store.format.names import checked_model, is_model
+from model_store.versions import durable
+from model_store.versions.locks import WRITER_SECONDS
+from model_store.versions.model_versions import ModelVersions, is_real_folder
 
 if TYPE_CHECKING:
-    from model_store.writer import Contents
+    from model_store.publish.writer import Contents
 
 
 class Store:

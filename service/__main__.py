@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 from service.settings import THREAD_LIMITS, Settings, SettingsError, table, variable
 
 if TYPE_CHECKING:
-    from service.logs import LogWriter
+    from service.telemetry.logs import LogWriter
 
 SILENCE_SECONDS = 30
 """After so long without a sign of life uvicorn kills a worker. Its own 5 s are less than a worker may need for its first one
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _shown(text: str) -> int:
-    from model_store.output import put_out  # here: it brings numpy along, which `serve` must set up first
+    from model_store.cli.output import put_out  # here: it brings numpy along, which `serve` must set up first
 
     put_out(text)
     return 0
@@ -57,8 +57,8 @@ def serve(settings: Settings) -> int:
         os.environ[name] = os.environ.get(name) or "1"  # rows are few, and workers share the cores; before numpy is imported
     import uvicorn
 
-    from service import logs
-    from service.metrics_folder import metrics_folder
+    from service.telemetry import logs
+    from service.telemetry.metrics_folder import metrics_folder
 
     writer = logs.set_up()
     _allow_files(settings.max_connections)
@@ -72,7 +72,7 @@ def serve(settings: Settings) -> int:
             host=settings.host,
             port=settings.port,
             workers=settings.workers,
-            http="service.protocol:Protocol",  # by name: it is imported where it runs
+            http="service.http.protocol:Protocol",  # by name: it is imported where it runs
             ws="none",
             log_config=None,
             access_log=False,

@@ -20,13 +20,13 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from service.errors import Refusal
-from service.metrics import Metrics
+from service.http.errors import Refusal
 from service.settings import Settings
+from service.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from service.messages import Request, Unparsed
-    from service.protocol import Protocol
+    from service.http.messages import Request, Unparsed
+    from service.http.protocol import Protocol
 
 LOG = logging.getLogger("service.admission")
 ANSWER_LIMIT = 16

@@ -13,21 +13,21 @@ from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI
 
-from service import logs
 from service.admission import Admission
-from service.answering import Answering
-from service.batching import Batcher
-from service.cache import cache_for
-from service.gateway import Gateway
+from service.http.gateway import Gateway
+from service.http.pages import pages
 from service.jobs.catalogue import Catalogue
 from service.jobs.leader import Leader
 from service.jobs.local import FOLDER, LocalRunner
 from service.jobs.pages import admin_pages
 from service.jobs.runner import Runner
-from service.metrics import Metrics
-from service.pages import pages
-from service.rollout import Rollout
+from service.predict.answering import Answering
+from service.predict.batching import Batcher
+from service.predict.cache import cache_for
+from service.rollout.rollout import Rollout
 from service.settings import REMOVED, Settings
+from service.telemetry import logs
+from service.telemetry.metrics import Metrics
 
 LOG = logging.getLogger("service.app")
 BOOKING_SECONDS, SWEEP_SECONDS = 0.1, 0.25
@@ -38,7 +38,7 @@ cheap request would wait for as long while an expensive one is computed."""
 
 
 def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gateway:
-    """An ASGI application for `service.protocol.Protocol`. Its lifespan opens the live version before it takes requests, and
+    """An ASGI application for `service.http.protocol`. Its lifespan opens the live version before it takes requests, and
     drains on the way out. `writer` takes the access log.
     """
     metrics = Metrics(store=settings.store)

@@ -18,30 +18,30 @@ from sgformer.errors import (
     UnknownNodeError,
     WeightsError,
 )
-from sgformer.extension import ExtendedAnswers, extend
 from sgformer.features import SparseRows
 from sgformer.graph import Graph
-from sgformer.inference import Answers, InferenceModel
-from sgformer.new_nodes import NewNodes
-from sgformer.outputs import probabilities
+from sgformer.request_time.extension import ExtendedAnswers, extend
+from sgformer.request_time.inference import Answers, InferenceModel
+from sgformer.request_time.new_nodes import NewNodes
+from sgformer.request_time.outputs import probabilities
 from sgformer.states import NodeStates
 from sgformer.sums import AttentionSums
 
 if TYPE_CHECKING:
-    from sgformer.evaluation import FullForward, full_logits
-    from sgformer.model import SGFormer
-    from sgformer.pretrained import from_authors_large, from_authors_medium, from_pyg
-    from sgformer.summary import Summary, summarize
+    from sgformer.full_graph.evaluation import FullForward, full_logits
+    from sgformer.full_graph.summary import Summary, summarize
+    from sgformer.importers.pretrained import from_authors_large, from_authors_medium, from_pyg
+    from sgformer.torch_model.model import SGFormer
 
 _NEED_TORCH = {
-    "FullForward": "sgformer.evaluation",
-    "SGFormer": "sgformer.model",
-    "Summary": "sgformer.summary",
-    "from_authors_large": "sgformer.pretrained",
-    "from_authors_medium": "sgformer.pretrained",
-    "from_pyg": "sgformer.pretrained",
-    "full_logits": "sgformer.evaluation",
-    "summarize": "sgformer.summary",
+    "FullForward": "sgformer.full_graph.evaluation",
+    "SGFormer": "sgformer.torch_model.model",
+    "Summary": "sgformer.full_graph.summary",
+    "from_authors_large": "sgformer.importers.pretrained",
+    "from_authors_medium": "sgformer.importers.pretrained",
+    "from_pyg": "sgformer.importers.pretrained",
+    "full_logits": "sgformer.full_graph.evaluation",
+    "summarize": "sgformer.full_graph.summary",
 }
 
 __all__ = [

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sgformer.arrays import Indices, expand_runs
+from sgformer.arrays.operations import Indices, expand_runs
 from sgformer.errors import GraphError
 from sgformer.features import as_array
 

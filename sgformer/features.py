@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sgformer.arrays import Array, Indices, ops_for, run_starts
+from sgformer.arrays.operations import Array, Indices, ops_for, run_starts
 from sgformer.config import FeatureTransform
 
 Fail: TypeAlias = Callable[[str, int | None], Exception]

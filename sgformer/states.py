@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sgformer.arrays import Array
+from sgformer.arrays.operations import Array
 
 
 @dataclass(frozen=True)

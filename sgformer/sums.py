@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sgformer.arrays import Array, ops_for
+from sgformer.arrays.operations import Array, ops_for
 from sgformer.config import Normalization
 from sgformer.errors import SumsError
 

@@ -22,10 +22,10 @@ LONGEST = (
     "service/jobs/test_local.py",
     "test_commands.py",
     "service/jobs/test_redis.py",
-    "training/test_loop.py",
+    "training/fit/test_loop.py",
     "deploy/test_observability.py",
     "service/test_processes.py",
-    "service/test_rollout.py",
+    "service/rollout/test_rollout.py",
 )
 """Files that take half a minute and more: begun last, one of them would go on alone when all others are done."""
 

@@ -1,5 +1,5 @@
 """Data -> trained model -> snapshot. Imports sgformer and model_store."""
 
-from training.publishing import publish, refresh
+from training.release.publishing import publish, refresh
 
 __all__ = ["publish", "refresh"]

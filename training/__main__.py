@@ -20,17 +20,18 @@ from pathlib import Path
 from typing import get_args
 
 from model_store import StoreError
-from model_store.flags import at_least_one, default_model, default_store
+from model_store.cli.flags import at_least_one, default_model, default_store
 from sgformer import ConfigError, SgformerError
 from sgformer.config import FeatureTransform, GnnInput, Task
-from training import commands, tables
-from training.datasets import DATASETS
-from training.delivery import Mode
-from training.events import Events
-from training.loop import Stopped
-from training.refreshing import refresh_model
-from training.settings import recipe_names
-from training.splits import Shares
+from training.cli import commands
+from training.cli.events import Events
+from training.cli.refresh_command import refresh_model
+from training.data.datasets import DATASETS
+from training.data.splits import Shares
+from training.fit.loop import Stopped
+from training.fit.settings import recipe_names
+from training.paper import tables
+from training.release.delivery import Mode
 
 SETTINGS: dict[str, tuple[str, type, str]] = {
     "hidden": ("--hidden", int, "size of the node embeddings"),

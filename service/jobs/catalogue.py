@@ -9,7 +9,7 @@ import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
-from service.errors import Refusal
+from service.http.errors import Refusal
 
 
 class Catalogue:
@@ -18,7 +18,7 @@ class Catalogue:
         spec = find_spec("training")
         package = Path(next(iter(spec.submodule_search_locations or [""]))) if spec else Path()
         self.recipes = sorted(path.stem for path in (package / "recipes").glob("*.toml"))
-        listed = package / "datasets" / "datasets.toml"
+        listed = package / "data" / "datasets" / "datasets.toml"
         self.datasets = list(tomllib.loads(listed.read_text())) if listed.is_file() else []
 
     def check_recipe(self, name: str) -> None:

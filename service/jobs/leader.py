@@ -9,8 +9,8 @@ import logging
 import threading
 from pathlib import Path
 
-from model_store.locks import exclusive_unless_held
-from service.errors import Refusal
+from model_store.versions.locks import exclusive_unless_held
+from service.http.errors import Refusal
 from service.jobs.runner import Runner
 from service.redis_connection import Backoff
 

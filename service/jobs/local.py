@@ -11,8 +11,8 @@ from service.jobs.sqlite_ledger import SqliteLedger
 from service.jobs.submission import Submission
 from service.jobs.supervision import Supervision
 from service.jobs.training_process import LOCK, is_held
-from service.metrics import Metrics
 from service.settings import Settings
+from service.telemetry.metrics import Metrics
 
 LOG = logging.getLogger("service.jobs")
 FOLDER = ".jobs"

@@ -10,13 +10,13 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from model_store import ModelVersions, SnapshotError, StoreError
-from service.errors import Refusal
+from service.http.errors import Refusal
 from service.jobs.catalogue import Catalogue
 from service.jobs.record import Job
 from service.jobs.runner import Runner
 from service.jobs.stream import EventStream
 from service.jobs.submission import Submission
-from service.rollout import Rollout
+from service.rollout.rollout import Rollout
 
 JobId = Annotated[str, PathParameter(pattern="^[0-9a-f]{16}$", description="of a job")]
 IdempotencyKey = Annotated[

@@ -15,8 +15,8 @@ from service.jobs.runner import JobsUnavailable
 from service.jobs.submission import Submission
 from service.jobs.supervision import closed, settled
 from service.jobs.training_process import FENCING_FILE, LOCK, is_held
-from service.metrics import Metrics
 from service.settings import Settings
+from service.telemetry.metrics import Metrics
 
 LOG = logging.getLogger("service.jobs")
 ABANDONED_SECONDS = 10.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from service.errors import Refusal
+from service.http.errors import Refusal
 from service.jobs.record import Job
 from service.jobs.submission import Submission
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from service.errors import Refusal
+from service.http.errors import Refusal
 from service.jobs.progress import event_in
 from service.jobs.record import Job
 from service.jobs.runner import Ledger, Line, Place

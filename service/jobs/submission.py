@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from service.errors import Refusal
+from service.http.errors import Refusal
 from service.jobs.catalogue import Catalogue
 
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from model_store import ModelVersions, Store, StoreError
-from service.errors import Refusal
+from service.http.errors import Refusal
 from service.jobs.catalogue import Catalogue
 from service.jobs.progress import event_in, log_tail, whole_lines
 from service.jobs.record import Job, State, now

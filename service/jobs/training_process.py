@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from model_store.locks import exclusive_unless_held
+from model_store.versions.locks import exclusive_unless_held
 from service.jobs import priority
 from service.settings import THREAD_LIMITS, Settings
 

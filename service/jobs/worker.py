@@ -20,7 +20,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from service import logs
 from service.jobs.local import FOLDER
 from service.jobs.record import Job
 from service.jobs.redis_ledger import RedisLedger
@@ -28,6 +27,7 @@ from service.jobs.runner import JobsUnavailable
 from service.jobs.supervision import Supervision
 from service.redis_connection import Backoff
 from service.settings import Settings, SettingsError
+from service.telemetry import logs
 
 LOG = logging.getLogger("service.worker")
 POLL_SECONDS = 1.0

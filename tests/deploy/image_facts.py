@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import uvicorn
 
-from service import logs
 from service.__main__ import serve
 from service.settings import THREAD_LIMITS, Settings
+from service.telemetry import logs
 from tests.deploy.tools import ROOT
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()

@@ -84,7 +84,7 @@ def test_the_dashboard_shows_every_metric_of_the_contract() -> None:
 def hidden(dashboard: dict[str, Any]) -> set[str]:
     """Metrics that no panel shows."""
     asked = {name for query in queries.of_dashboard(dashboard) for name, _ in queries.needed(query)}
-    made = set(re.findall(r'"(sgf_[a-z_]+)"', (ROOT / "service" / "metrics.py").read_text()))
+    made = set(re.findall(r'"(sgf_[a-z_]+)"', (ROOT / "service" / "telemetry" / "metrics.py").read_text()))
     return made - {re.sub("_(bucket|sum|count)$", "", name) for name in asked}
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from service.errors import STATUS
+from service.http.errors import STATUS
 from tests.deploy.tools import ROOT, need, run
 from tests.service.serving import free_port, in_processes, until
 

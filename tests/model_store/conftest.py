@@ -8,7 +8,7 @@ import pytest
 from model_store import ModelVersions, Store
 from tests.model_store.samples import publish
 
-pytest.register_assert_rewrite("tests.model_store.abuse")  # its asserts show their values as those of tests do
+pytest.register_assert_rewrite("tests.model_store.format.abuse")  # its asserts show their values as those of tests do
 
 
 @pytest.fixture

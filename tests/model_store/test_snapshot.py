@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from model_store import ModelVersions, NodeIds, ProbeError, Store, StoreError
-from model_store.rounding import rounding_error
+from model_store.publish.rounding import rounding_error
 from sgformer import Graph, InferenceModel, NewNodes, NodeStates, SparseRows, summarize
 from tests.model_store.samples import FEATURES, FILES, NODES, small_contents, small_graph
 
@@ -187,7 +187,7 @@ def test_a_snapshot_that_cannot_answer_is_not_published(store: Store, monkeypatc
     """A fault in the sums alone leaves every file well-formed; the probes still see it."""
     from dataclasses import replace
 
-    from model_store import writer
+    from model_store.publish import writer
 
     def wrong(*arguments: Any, **options: Any) -> Any:
         summary = summarize(*arguments, **options)

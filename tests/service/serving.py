@@ -18,7 +18,7 @@ import httpx
 import uvicorn
 
 from service.app import create_app
-from service.protocol import Protocol
+from service.http.protocol import Protocol
 from service.settings import Settings
 from tests.model_store.samples import small_contents
 

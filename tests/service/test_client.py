@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import sgformer_client.client
-from service.questions import Question
+from service.predict.questions import Question
 from sgformer_client import AsyncClient, Client, ServiceError, new_node
 from sgformer_client.client import EmbedOptions, PredictOptions
 

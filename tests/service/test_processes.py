@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.metrics_folder import identity, remove_leftovers
 from service.settings import THREAD_LIMITS
+from service.telemetry.metrics_folder import identity, remove_leftovers
 from tests.service.serving import in_processes, until
 
 QUESTION = b'POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 14\r\n\r\n{"nodes": [1]}'
@@ -24,7 +24,7 @@ NO_TORCH = """
 import asyncio, sys
 from pathlib import Path
 from service.app import create_app
-from service.messages import Request
+from service.http.messages import Request
 from service.settings import Settings
 
 async def main(store):

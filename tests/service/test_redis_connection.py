@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from service.cache import RedisCache
 from service.jobs.redis_ledger import RedisLedger
 from service.jobs.runner import JobsUnavailable
-from service.metrics import Metrics
+from service.predict.cache import RedisCache
 from service.redis_connection import Backoff
 from service.settings import Settings, SettingsError
+from service.telemetry.metrics import Metrics
 from tests.service.redis_server import RedisServer
 from tests.service.serving import until
 from tests.service.worker_process import worker
@@ -49,7 +49,7 @@ def failures(where: Settings, caplog: pytest.LogCaptureFixture) -> tuple[str, st
         await cache.close()
 
     asyncio.run(look_up())
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "service.cache"]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "service.predict.cache"]
     return str(raised.value), line
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from service.__main__ import main
 from service.app import create_app
-from service.errors import Refusal
-from service.security import Security
+from service.http.errors import Refusal
+from service.http.security import Security
 from service.settings import Settings, SettingsError, table
 from tests.service.serving import in_thread, refused
 

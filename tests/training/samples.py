@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyarrow import csv, parquet
 
 from sgformer import ModelConfig
-from training.datasets.synthetic import generate
-from training.labelled import LabelledGraph
+from training.data.datasets.synthetic import generate
+from training.data.labelled import LabelledGraph
 
 RNG = np.random.default_rng(0)
 

@@ -19,9 +19,9 @@ from model_store import Store
 from tests.service.serving import until
 from tests.training.samples import labelled
 from training import publish
-from training.loop import TrainingConfig, train
-from training.settings import configurations
-from training.user_data import read_user_data
+from training.data.user_data import read_user_data
+from training.fit.loop import TrainingConfig, train
+from training.fit.settings import configurations
 
 TOKEN = "t" * 20
 ADMIN = {"authorization": f"Bearer {TOKEN}"}

@@ -97,7 +97,7 @@ def features(client: httpx.Client) -> int:
 def test_the_documented_user_has_exactly_the_commands_that_are_used(
     server: RedisServer, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.cache.PULSE_SECONDS", 0.05)
+    monkeypatch.setattr("service.predict.cache.PULSE_SECONDS", 0.05)
     server.client.config_resetstat()
     chosen = ("redis_url", "redis_password_file", "redis_timeout_seconds", "admin_token", "data_root")
     with in_thread(settings.store, **{name: getattr(settings, name) for name in chosen}) as client:

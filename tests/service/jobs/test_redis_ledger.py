@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from service.errors import Refusal
+from service.http.errors import Refusal
 from service.jobs.record import Job
 from service.jobs.redis_ledger import ORDER, PREFIX, WORKER_SECONDS, WORKERS, RedisLedger
 from service.settings import Settings

@@ -18,8 +18,8 @@ from service.jobs.redis_runner import RedisRunner
 from service.jobs.submission import Submission
 from service.jobs.training_process import FENCING_FILE, LOCK
 from service.jobs.worker import Worker
-from service.metrics import Metrics
 from service.settings import Settings
+from service.telemetry.metrics import Metrics
 from tests.service.jobs.retraining import data_root, weak_model
 from tests.service.redis_server import RedisServer
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import Refusal
+from service.http.errors import Refusal
 from service.jobs.record import Job
 from service.jobs.redaction import Redaction
 from service.jobs.sqlite_ledger import SqliteLedger

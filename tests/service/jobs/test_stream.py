@@ -19,8 +19,8 @@ from service.jobs.redaction import Redaction
 from service.jobs.redis_ledger import PREFIX
 from service.jobs.sqlite_ledger import SqliteLedger
 from service.jobs.training_process import EVENTS
-from service.metrics import Metrics
 from service.settings import Settings
+from service.telemetry.metrics import Metrics
 from tests.service.jobs.retraining import ADMIN, TOKEN, cancelled, data_root, submit
 from tests.service.redis_server import RedisServer
 from tests.service.serving import in_thread, refused, until

@@ -12,15 +12,15 @@ from typing import Any, get_args
 import httpx
 import pytest
 
-from service.errors import Refusal
+from service.http.errors import Refusal
 from service.jobs.catalogue import Catalogue
 from service.jobs.submission import Overrides, Submission
 from service.settings import Settings
 from tests.service.jobs.retraining import ADMIN, TOKEN, data_root
 from tests.service.serving import in_thread, refused
 from training.__main__ import SETTINGS, train_parser
-from training.datasets import DATASETS
-from training.settings import recipe_names
+from training.data.datasets import DATASETS
+from training.fit.settings import recipe_names
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""The `sgf-models` command: its options, its commands and what they print."""

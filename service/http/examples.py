@@ -1,0 +1,54 @@
+"""Examples for the OpenAPI document: questions that the version in service answers, and its answer to the first of them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import orjson
+
+from service.predict import encoding
+from service.predict.questions import Question
+from service.predict.results import Outcome
+from service.rollout.served_model import LoadedModel
+
+Form = Literal["predictions", "embeddings"]
+MANY = 32
+"""Features or classes: more of them would hide the example."""
+
+
+def questions(loaded: LoadedModel | None) -> dict[str, Any]:
+    if loaded is None:
+        return {"known": {"value": {"nodes": [0]}}}
+    ids = loaded.snapshot.node_ids
+    first = list(range(min(2, loaded.num_nodes))) if ids is None else ids.names(range(min(2, loaded.num_nodes)))
+    width = loaded.config.in_features
+    features: Any = [0.0] * width if width <= MANY else {"indices": [0], "values": [1.0]}
+    new = {"id": "a", "features": features, "neighbors": first}
+    likely = {} if loaded.config.task == "regression" else {"top_k": 1}
+    few = {"probabilities": False, "top_k": 3} if likely and loaded.config.out_features > MANY else {}
+    pair = [new, new | {"id": "b", "neighbors": []}]
+    return {
+        "known": {"summary": "nodes of the graph", "value": {"nodes": first, **few}},
+        "new": {"summary": "a node that the graph has never seen", "value": {"new_nodes": [new], **likely}},
+        "joint": {
+            "summary": "two new nodes, linked, in one graph",
+            "value": {"new_nodes": pair, "edges": [["a", "b"]], "joint": True, **likely},
+        },
+        "frozen": {
+            "summary": "without what it changes around it",
+            "value": {"new_nodes": [new], "mode": "frozen", **likely},
+        },
+    }
+
+
+def answer_to_first(loaded: LoadedModel, form: Form) -> Any:
+    """Raises whatever answering raises."""
+    question = Question(**questions(loaded)["known"]["value"])
+    embeddings = form == "embeddings"
+    known = loaded.known(loaded.rows(question.nodes), embeddings)
+    exactness = loaded.exactness("exact", embeddings)
+    parts = [(question.nodes, Outcome.of(known, loaded.config.task, 0.0, exactness))]
+    encoding.check_finite(parts)
+    if form == "embeddings":
+        return orjson.loads(encoding.embeddings_json(loaded, parts))
+    return orjson.loads(encoding.predictions_json(loaded, question, parts))

@@ -1,0 +1,192 @@
+"""Every request is screened, answered, counted and logged here.
+
+The protocol calls `screen`, `lane`, `check_length` and `refused` before there is a task for the request, and `answer` for
+/predict and /embed: routing, dependencies and response objects would cost more than the answers. Everything else is
+FastAPI's, by ASGI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.routing import Match
+
+from service.admission import Admission, Lane
+from service.http.errors import Refusal, refusal_for
+from service.http.messages import JSON, Reply, Request
+from service.http.security import Security
+from service.predict.answering import Answering, Form
+from service.rollout.rollout import Rollout
+from service.settings import Settings
+from service.telemetry.logs import AccessLog
+from service.telemetry.metrics import Metrics
+
+LOG = logging.getLogger("service.http.gateway")
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+NPY = "application/x-npy"
+ANSWERED_HERE = {"/predict", "/embed"}
+NOT_QUEUED = {"/health/live", "/health/ready", "/metrics"}
+"""Cheap, and needed most when the service is overloaded."""
+MAX_ADMIN_BYTES = 64 * 1024
+
+
+class Gateway:
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        rollout: Rollout,
+        answering: Answering,
+        admission: Admission,
+        log: AccessLog,
+        pages: Any,
+    ) -> None:
+        self._settings, self._metrics = settings, metrics
+        self._rollout, self._answering, self.admission = rollout, answering, admission
+        self._security, self._log = Security(settings), log
+        self._pages, self._probation = pages, rollout.probation
+        self.body_seconds = settings.body_seconds
+
+    def screen(self, request: Request) -> None:
+        """Checks the head of a request. Raises Refusal."""
+        headers, path = request.named, request.path
+        if b"host" not in headers and request.version == "1.1":
+            raise Refusal("bad_http", "the request has no Host header, which HTTP/1.1 requires", closes=True)
+        request.key = self._security.check(path, headers.get(b"authorization"))
+        if path in ANSWERED_HERE:
+            if request.method != "POST":
+                raise Refusal("method_not_allowed", f"{path} takes POST, not {request.method}", headers={"allow": "POST"})
+            self.admission.check_rate(request.key)
+        if request.method == "POST":
+            _check_content(headers)
+            length = headers.get(b"content-length", b"0")
+            self.check_length(request, int(length) if length.isdigit() else 0)
+
+    def lane(self, request: Request) -> Lane | None:
+        """The queue for this request; None for one that never waits."""
+        if request.path in ANSWERED_HERE:
+            return self.admission.answers
+        return None if request.path in NOT_QUEUED else self.admission.pages
+
+    def max_body_bytes(self, request: Request) -> int:
+        return self._settings.max_body_bytes if request.path in ANSWERED_HERE else MAX_ADMIN_BYTES
+
+    def check_length(self, request: Request, length: int) -> None:
+        """Raises Refusal (413)."""
+        limit = self.max_body_bytes(request)
+        if length > limit:
+            raise Refusal("body_too_large", f"the body is larger than {limit:,} bytes", closes=True, limit=limit)
+
+    def refused(self, request: Request, reply: Reply) -> None:
+        """Counts and logs a request that the protocol has refused."""
+        route = request.path
+        if route not in ANSWERED_HERE:
+            route = self._route({"type": "http", "method": request.method, "path": route, "root_path": "", "headers": []})
+        if reply.status == 429 and route in ANSWERED_HERE:
+            self.count_refusal(route, request.started)
+        else:
+            self._finished(request, route, reply.status, len(reply.content), reply.error)
+
+    def count_refusal(self, route: str, started: float) -> None:
+        """Of a request that has waited too long. The log has one line for many of these, see `admission`."""
+        self._metrics.answered(route, 429, time.perf_counter() - started)
+
+    def answers(self, request: Request) -> bool:
+        """True if `answer` answers it; else it is a page."""
+        return request.path in ANSWERED_HERE
+
+    async def answer(self, request: Request) -> None:
+        """Answers /predict and /embed, whatever happens."""
+        try:
+            reply = await self._answer(request)
+            if self._probation.watched is not None and (reply.status == 200 or reply.error == "internal"):
+                self._probation.answered(failed=reply.status != 200)  # a refusal says nothing about a version
+            if request.takes_compressed(reply):
+                reply = await reply.compressed()
+            request.connection.reply(request, reply)
+        finally:
+            request.place.release()
+        self._finished(request, request.path, reply.status, len(reply.content), reply.error)
+
+    async def _answer(self, request: Request) -> Reply:
+        try:
+            npy = request.path == "/embed" and request.accepts(NPY.encode())
+            form: Form = "predictions" if request.path == "/predict" else "npy" if npy else "embeddings"
+            answer = await self._answering.answer(self._rollout.current, request, form)
+        except (Exception, asyncio.CancelledError) as error:  # every request gets an answer
+            return self._reply_for(request, error)
+        if not npy:
+            return Reply(200, answer.content)
+        return Reply(
+            200,
+            answer.content,
+            NPY,
+            {f"x-sgf-{name.replace('_', '-')}": str(value) for name, value in answer.origin.items()},
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pages, and the lifespan."""
+        if scope["type"] != "http":
+            await self._pages(scope, receive, send)
+            return
+        request: Request = scope["sgf.request"]
+        if request.method == "HEAD" and not request.path.startswith("/admin"):  # a page of /admin may be an endless stream
+            scope = {**scope, "method": "GET"}  # the server knows that it was HEAD, and sends no body
+        if request.method == "POST" and b"content-type" not in request.named:
+            scope["headers"] = [*scope["headers"], (b"content-type", JSON.encode())]
+        status, sent, error = 0, 0, None
+
+        async def count_and_send(message: MutableMapping[str, Any]) -> None:
+            nonlocal status, sent
+            if message["type"] == "http.response.start":
+                request.place.release()  # a stream of events may go on for hours
+                status = message["status"]
+                message["headers"] = [*message.get("headers", []), (b"x-request-id", request.id.encode())]
+            sent += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._pages(scope, receive, count_and_send)
+        except (Exception, asyncio.CancelledError) as failure:  # every request gets an answer
+            reply = self._reply_for(request, failure)
+            if status == 0:
+                status, sent, error = reply.status, len(reply.content), reply.error
+                request.connection.reply(request, reply)
+        finally:
+            request.place.release()
+        self._finished(request, self._route(scope), status, 0 if request.method == "HEAD" else sent, error)
+
+    def _route(self, scope: Scope) -> str:
+        """As it is declared, so that metrics have few labels. A request that was refused has not been routed."""
+        found = scope.get("route")
+        if found is None:
+            found = next((route for route in self._pages.routes if route.matches(scope)[0] is Match.FULL), None)
+        return getattr(found, "path", None) or "other"
+
+    def _reply_for(self, request: Request, error: BaseException) -> Reply:
+        refusal = refusal_for(error)
+        if refusal.code == "internal":
+            LOG.error("%s %s failed", request.method, request.path, exc_info=error, extra={"request_id": request.id})
+        return Reply.refused(refusal)
+
+    def _finished(self, request: Request, route: str, status: int, sent: int, error: str | None) -> None:
+        seconds = time.perf_counter() - request.started
+        self._metrics.answered(route, status, seconds)
+        self._log.write(request, route, status, seconds, sent, error)
+
+
+def _check_content(headers: dict[bytes, bytes]) -> None:
+    kind = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
+    if kind != b"application/json":
+        shown = kind.decode("latin-1")[:60]
+        raise Refusal("unsupported_media_type", f"the content type is {shown!r}, expected {JSON}")
+    coding = headers.get(b"content-encoding", b"identity").lower()
+    if coding not in (b"gzip", b"identity"):
+        shown = coding.decode("latin-1")[:60]
+        raise Refusal("unsupported_media_type", f"the content encoding is {shown!r}, expected gzip or none")

@@ -1,0 +1,123 @@
+"""The OpenAPI document: FastAPI's own, and /predict and /embed, which FastAPI does not see."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from service.http.errors import STATUS
+from service.http.examples import Form, answer_to_first, questions
+from service.predict.questions import Question
+from service.rollout.served_model import LoadedModel
+from sgformer_client.answers import ErrorAnswer, PredictAnswer
+
+LOG = logging.getLogger("service.http.openapi")
+TAGS = {
+    "answers": "What everybody came for.",
+    "models": "Which versions there are, and what they are.",
+    "admin": "Retraining and roll-back, with the admin token.",
+    "operations": "For probes and for Prometheus.",
+}
+"""Kinds of requests, in the order of the page."""
+_REFUSED = {
+    "answers": (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503),
+    "models": (401, 403, 404, 409, 422, 500, 503),
+    "admin": (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503),
+    "operations": (500, 503),
+}
+"""What each of them may be answered with, besides what it came for."""
+_ONLY = {
+    "unknown_node": {"answers"},
+    "batch_too_large": {"answers"},
+    "neighborhood_too_large": {"answers"},
+    "no_answer": {"answers"},
+    "deadline": {"answers"},
+    "unknown_report": {"models"},
+    "unknown_version": {"models", "admin"},
+    "unknown_job": {"admin"},
+    "jobs_unavailable": {"admin"},
+    "not_found": {"models", "admin"},
+}
+"""Codes that only some kinds of requests have."""
+
+
+class Documents:
+    """One document per version in service; only the last one is kept."""
+
+    def __init__(self, app: FastAPI, private: bool) -> None:
+        self._app, self._private = app, private
+        self._made: tuple[str | None, dict[str, Any]] | None = None
+
+    def of(self, loaded: LoadedModel | None) -> dict[str, Any]:
+        identity = None if loaded is None else loaded.id
+        if self._made is None or self._made[0] != identity:
+            self._made = identity, document(self._app, None if self._private else loaded)
+        return self._made[1]
+
+
+def document(app: FastAPI, loaded: LoadedModel | None) -> dict[str, Any]:
+    """With examples that the version in service answers."""
+    found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    _, definitions = models_json_schema(
+        [(Question, "validation"), (PredictAnswer, "serialization"), (ErrorAnswer, "serialization")],
+        ref_template="#/components/schemas/{model}",
+    )
+    schemas = found.setdefault("components", {}).setdefault("schemas", {})
+    schemas |= definitions.get("$defs", {})
+    found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    about = "Predictions for nodes of the graph, and for nodes that it has never seen."
+    found["paths"]["/predict"] = {"post": _operation("predict", about, loaded, _json_answer(loaded, "predictions"))}
+    content = _json_answer(loaded, "embeddings")
+    content["application/x-npy"] = {"schema": {"type": "string", "format": "binary"}}
+    found["paths"]["/embed"] = {"post": _operation("embed", "Embeddings of the same nodes.", loaded, content)}
+    found["tags"] = [{"name": name, "description": told} for name, told in TAGS.items()]
+    for name, path in found["paths"].items():
+        for operation in path.values():
+            if name.startswith("/admin"):
+                operation["security"] = [{"key": []}]
+            own = {
+                status: answer for status, answer in operation["responses"].items() if status != "422"
+            }  # FastAPI's is not ours
+            operation["responses"] = _errors(operation["tags"][0]) | own
+    return found
+
+
+def _operation(name: str, about: str, loaded: LoadedModel | None, content: dict[str, Any]) -> dict[str, Any]:
+    body = {"application/json": {"schema": {"$ref": "#/components/schemas/Question"}, "examples": questions(loaded)}}
+    return {
+        "operationId": name,
+        "summary": about,
+        "tags": ["answers"],
+        "security": [{}, {"key": []}],
+        "requestBody": {"required": True, "content": body},
+        "responses": {"200": {"description": "The answers.", "content": content}},
+    }
+
+
+def _json_answer(loaded: LoadedModel | None, form: Form) -> dict[str, Any]:
+    schema: dict[str, Any] = {"schema": {"$ref": "#/components/schemas/PredictAnswer"}}
+    if loaded is not None:
+        try:
+            schema["examples"] = {"known": {"summary": "to the first example", "value": answer_to_first(loaded, form)}}
+        except Exception:  # whatever it is: the document does without
+            LOG.exception("no example of an answer for the document")
+    return {"application/json": schema}
+
+
+def _errors(tag: str) -> dict[str, Any]:
+    possible = sorted(code for code in STATUS if tag in _ONLY.get(code, (tag,)))
+    codes = {status: [code for code in possible if STATUS[code] == status] for status in _REFUSED[tag]}
+    return {
+        str(status): {"description": ", ".join(names), "content": {"application/json": _error(names)}}
+        for status, names in codes.items()
+    }
+
+
+def _error(codes: list[str]) -> dict[str, Any]:
+    sentence = "what was wrong, and what was expected"
+    shown = {code: {"value": {"error": sentence, "code": code, "details": {}}} for code in codes}
+    return {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}, "examples": shown}

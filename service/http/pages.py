@@ -1,0 +1,162 @@
+"""Everything besides the answers: models, health, metrics, the documentation. An ordinary FastAPI application."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi import Path as PathParameter
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from fastapi_offline import FastAPIOffline
+from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+
+from model_store import ModelVersions, StoreError, UnknownVersion
+from service.http import openapi
+from service.http.errors import Refusal, refusal_for
+from service.http.messages import GZIP_FROM_BYTES
+from service.rollout.probation import last_rollback
+from service.rollout.rollout import Rollout
+from service.telemetry.metrics import CONTENT_TYPE, Metrics
+from sgformer_client.answers import Live, ManifestAnswer, ModelsAnswer, Ready, StoredVersion
+
+Version = Annotated[int, PathParameter(ge=1, lt=2**63, description="number of a version")]
+REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def pages(
+    rollout: Rollout,
+    metrics: Metrics,
+    lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
+    private: bool,
+    admin: APIRouter,
+) -> FastAPI:
+    """`private`: not everybody may ask, so the document shows no ids of the graph."""
+    app = FastAPIOffline(
+        title="SGFormer serving",
+        version="1",
+        description="Exact answers for nodes of a graph, and for nodes that it has never seen.",
+        lifespan=lifespan,
+        redoc_url=None,
+        static_url="/docs-assets",
+    )
+    documents = openapi.Documents(app, private)
+    app.openapi = lambda: documents.of(rollout.current() if rollout.ready else None)  # type: ignore[method-assign]  # FastAPI's way
+    app.add_middleware(GZipMiddleware, minimum_size=GZIP_FROM_BYTES, compresslevel=1)
+    _add_errors(app)
+    _add_health(app, rollout)
+    _add_models(app, rollout)
+    app.include_router(admin)
+
+    @app.get("/", include_in_schema=False)
+    async def home() -> RedirectResponse:
+        return RedirectResponse("/docs")
+
+    @app.get(
+        "/metrics",
+        tags=["operations"],
+        summary="Prometheus' text format, over all workers.",
+        response_class=PlainTextResponse,
+    )
+    async def metrics_page() -> Response:
+        metrics.book()
+        return Response(await asyncio.to_thread(metrics.page), media_type=CONTENT_TYPE)
+
+    return app
+
+
+def _add_health(app: FastAPI, rollout: Rollout) -> None:
+    @app.get("/health/live", tags=["operations"], summary="The process answers.")
+    async def live() -> Live:
+        return Live()
+
+    @app.get("/health/ready", tags=["operations"], summary="A version is verified, warmed and has answered its probes.")
+    async def ready() -> Ready:
+        return Ready.model_validate(rollout.current().head)
+
+
+def _add_models(app: FastAPI, rollout: Rollout) -> None:
+    # Ordinary functions: they read files, so FastAPI runs them in its threads.
+    @app.get(
+        "/models",
+        tags=["models"],
+        summary="The versions in the store, and which one this worker serves.",
+        response_model_exclude_unset=True,
+    )
+    def models() -> ModelsAnswer:
+        serving = rollout.current() if rollout.ready else None
+        told = serving and serving.head | {"engine": serving.engine_name, "loading_seconds": serving.seconds}
+        answer: dict[str, Any] = {"serving": told, "failure": rollout.failure, "probation": rollout.probation.watched}
+        try:
+            versions = rollout.versions()
+            state, numbers = versions.state(), versions.versions()
+        except (StoreError, OSError):
+            return ModelsAnswer(**answer, problem=None, rolled_back=None, versions=[])  # `failure` says why
+        stored = [_stored(versions, version, version == state.live) for version in numbers]
+        answer |= {"problem": state.problem, "rolled_back": last_rollback(state.history)}
+        return ModelsAnswer(**answer, versions=[entry for entry in stored if entry is not None])
+
+    @app.get("/models/{version}", tags=["models"], summary="The manifest of one version: settings, scores, classes, files.")
+    def manifest_of(version: Version) -> ManifestAnswer:
+        return ManifestAnswer(version=version, **json.loads(rollout.versions().manifest(version).to_json()))
+
+    @app.get("/models/{version}/report", tags=["models"], summary="Its training report.", response_class=HTMLResponse)
+    def report(version: Version) -> HTMLResponse:
+        page = rollout.versions().report(version)
+        if page is None:
+            raise Refusal("unknown_report", f"version {version} has no report")
+        return HTMLResponse(page, headers={"content-security-policy": REPORT_POLICY})
+
+
+def _stored(versions: ModelVersions, version: int, live: bool) -> StoredVersion | None:
+    """None for a version that was pruned during the listing."""
+    try:
+        manifest = versions.manifest(version)
+    except UnknownVersion:
+        return None
+    except StoreError as error:
+        return StoredVersion(version=version, live=live, damaged=str(error))
+    return StoredVersion(
+        version=version,
+        live=live,
+        snapshot=manifest.snapshot,
+        created=manifest.created,
+        nodes=manifest.sizes.nodes,
+        edges=manifest.sizes.adjacency_entries // 2,
+        scores=dict(manifest.scores),
+    )
+
+
+def _add_errors(app: FastAPI) -> None:
+    def shaped(refusal: Refusal) -> JSONResponse:
+        return JSONResponse(refusal.body(), refusal.status, headers=refusal.headers)
+
+    @app.exception_handler(Refusal)
+    @app.exception_handler(StoreError)
+    @app.exception_handler(Exception)  # an error of ours is raised again behind this answer, and logged
+    async def failed(_request: Request, error: Exception) -> JSONResponse:
+        return shaped(refusal_for(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            return shaped(
+                Refusal("not_json", f"the body is not JSON: {first.get('ctx', {}).get('error', 'it cannot be read')}")
+            )
+        where = ".".join(str(part) for part in first["loc"])
+        return shaped(Refusal("invalid", f"{where}: {first['msg']}"))
+
+    @app.exception_handler(HTTPException)
+    async def from_starlette(request: Request, error: HTTPException) -> JSONResponse:
+        path, headers = request.url.path, dict(error.headers or {})
+        if error.status_code == 404:
+            return shaped(Refusal("not_found", f"there is no {path}", headers=headers))
+        if error.status_code == 405:
+            return shaped(Refusal("method_not_allowed", f"{path} does not take {request.method}", headers=headers))
+        return shaped(Refusal("not_json", "the body cannot be read as JSON"))  # FastAPI's own, of bytes that are no text

@@ -1,0 +1,405 @@
+"""uvicorn's HTTP/1.1 protocol, with limits that it does not have.
+
+A request becomes a task when it is complete and admission has given it a place; a request that is refused never does, and
+while there is a queue it is not even parsed before its turn comes.
+Answers of /predict and /embed are written in one packet, without ASGI in between; pages go the way of uvicorn. Heads, bodies
+and unread answers have time and size limits. An `Upgrade` header is ignored (RFC 9110, 7.8). On shutdown a kept connection
+may send one last request.
+
+benchmarks/ablation.py measures what each of these brings against plain uvicorn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from service.admission import Admission, Place
+from service.http.errors import Refusal, refusal_for
+from service.http.messages import Reply, Request, Unparsed, new_request_id
+
+LOG = logging.getLogger("service.http.protocol")
+UNREAD_SECONDS = 30.0
+"""A connection is aborted when its client has read nothing of an answer for this long: unread answers fill the memory."""
+HEAD_SECONDS = 10.0
+"""Longest wait for the head of a request."""
+HEAD_BYTES = 64 * 1024
+WRITE_BUFFER_BYTES = 16 * 1024
+"""Unread bytes of a connection from which on they are booked."""
+SMALL_BODY_BYTES = 4096
+"""A body up to this size is not booked: all connections together hold little of them."""
+DROPPED_BODIES = 16
+"""Times the size limit: how much of a refused body is read and dropped, so that its sender can read the answer."""
+LAST_REQUEST_SECONDS, LAST_BODY_SECONDS = 0.5, 3.0
+"""How long after SIGTERM idle connections stay open, so that a request that is already on its way is answered; and how long
+the body of a request may still take."""
+NEVER = float("inf")
+UPGRADE_HEADERS = {b"upgrade", b"http2-settings", b"connection"}
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's parser callbacks, with requests of our own in place of its cycles until a request is started."""
+
+    deadline = 0.0
+    """When the event loop's clock passes it, `time_out` is called."""
+    _in_head, _in_body, _has_begun, _head_bytes = False, False, False, 0
+    _body_bytes, _unsent_bytes, _dropped_bytes, _unread_before = 0, 0, 0, 0
+    _leaving, _close_after_body = False, False
+    _request: Request | None = None
+    """The request that is received, waits or is answered."""
+    _receiving: Request | None = None
+    """The request whose head was parsed last; it may be behind others in `_later`, or refused already."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._gateway: Any = self.app
+        self._admission: Admission = self._gateway.admission
+        self._later: deque[Request] = deque()
+        self._lane = self._admission.answers
+        self._unparsed: Unparsed | None = None
+        self._place: Place | None = None
+        """Of the request that is being parsed, if it has waited unparsed."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP's is one
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.deadline = self.loop.time() + HEAD_SECONDS
+        if not self._admission.connect(self):
+            limit = self._admission.max_connections
+            self._hang_up(Refusal("too_many_connections", f"this worker has {limit:,} connections, its limit"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._admission.disconnect(self)
+        if self._request is not None:
+            self._request.lose()
+        if self._unparsed is not None:
+            self._unparsed.is_gone = True
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._hold_unsent(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._hold_unsent(0)
+        if self._request is None and not (self._in_head or self._in_body):
+            self.deadline = self.loop.time() + self.timeout_keep_alive
+
+    def data_received(self, data: bytes) -> None:
+        if self._unparsed is not None:
+            self._unparsed.rest += data
+            if len(self._unparsed.rest) > HEAD_BYTES:
+                self.flow.pause_reading()
+        elif self._lane.is_busy and self._is_idle and (unparsed := Unparsed.of(self, data)):
+            self._unparsed, self.deadline = unparsed, NEVER
+            self._lane.arrive(unparsed)
+        else:
+            self._parse(data)
+
+    def parse(self, unparsed: Unparsed, place: Place) -> None:
+        """The turn of a request has come that has waited unparsed."""
+        self._unparsed, self._place = None, place
+        self.flow.resume_reading()
+        self._parse(unparsed.data + unparsed.rest)
+        if self._place is not None:  # the request was refused after all, or is none
+            self._place.release()
+            self._place = None
+
+    def refuse_unparsed(self, unparsed: Unparsed, refusal: Refusal) -> None:
+        self._unparsed = None
+        if self.flow.write_paused:
+            self.transport.abort()
+            return
+        self.server_state.total_requests += 1
+        self._gateway.count_refusal(unparsed.path, unparsed.started)
+        self._write(Reply.refused(refusal), unparsed.id, keep=not self._leaving)
+        self.deadline = self.loop.time() + self.timeout_keep_alive
+        if self._leaving:
+            self.transport.close()
+        elif unparsed.rest:
+            self.flow.resume_reading()
+            self.data_received(unparsed.rest)
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._request is None and not (self._in_head or self._in_body)
+
+    def _parse(self, data: bytes) -> None:
+        self._has_begun = False
+        try:
+            while data:
+                try:
+                    self.parser.feed_data(data)
+                    break
+                except httptools.HttpParserUpgrade as upgrade:
+                    data = self._without_upgrade() + data[upgrade.args[0] :]
+        except httptools.HttpParserError:
+            if not self.transport.is_closing():
+                self._hang_up(Refusal("bad_http", "the request is not HTTP/1.1: it cannot be parsed"))
+            return
+        if self._in_head and not self._has_begun:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+                self._hang_up(Refusal("head_too_large", f"the head of the request is longer than {HEAD_BYTES:,} bytes"))
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._has_begun, self._head_bytes = True, True, 0
+        self.deadline = self.loop.time() + HEAD_SECONDS
+        self.url, self.headers, self.expect_100_continue = b"", [], False
+
+    def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # `data_received` parses the request once more, without that header
+        self._in_head, self._in_body, self._dropped_bytes = False, True, 0
+        self.deadline = self.loop.time() + self._gateway.body_seconds
+        version = self.parser.get_http_version()
+        keep_alive = version != "1.0" and self.parser.should_keep_alive() and not self._leaving
+        method, target = self.parser.get_method().decode("ascii"), self.url
+        target = target if target.startswith(b"/") else _origin_form(target)
+        request = Request(self, method, target, version, self.headers, keep_alive, self.expect_100_continue)
+        self._receiving = request
+        if self._request is not None:
+            self.flow.pause_reading()
+            self._later.append(request)
+        else:
+            self._begin(request)
+
+    def on_body(self, body: bytes) -> None:
+        request = self._receiving
+        assert request is not None  # noqa: S101  # a head comes before a body
+        if request.is_refused:
+            self._dropped_bytes += len(body)
+            if self._dropped_bytes > DROPPED_BODIES * self._gateway.max_body_bytes(request):
+                self.transport.abort()
+            return
+        request.body += body
+        if len(request.body) > SMALL_BODY_BYTES:
+            self._hold_bodies(self._body_bytes + len(body))
+        try:
+            self._gateway.check_length(request, len(request.body))
+        except Refusal as refusal:
+            self.refuse(request, refusal)
+
+    def on_message_complete(self) -> None:
+        request = self._receiving
+        if self.parser.should_upgrade() or request is None:
+            return
+        self._in_body, request.is_complete = False, True
+        if self._close_after_body:
+            self.transport.close()
+        elif request.is_refused:
+            self.deadline = self.loop.time() + self.timeout_keep_alive
+        else:
+            self.deadline = NEVER
+            if request is self._request:
+                self._arrive(request)
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        self._request = None
+        self._hold_bodies(sum(len(later.body) for later in self._later))
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self._later:
+            self._begin(self._later.popleft())
+        elif self.flow.write_paused:
+            self._unread_before, self.deadline = self.transport.get_write_buffer_size(), self.loop.time() + UNREAD_SECONDS
+        elif not (self._in_head or self._in_body):
+            self.deadline = self.loop.time() + self.timeout_keep_alive
+
+    def _begin(self, request: Request) -> None:
+        """Called for every request, in order, when its head is complete and earlier ones are answered."""
+        self._request = request
+        try:
+            self._gateway.screen(request)
+        except Exception as error:  # an error of ours must not be taken for the client's by the parser
+            if not isinstance(error, Refusal):
+                LOG.exception("screening %s failed", request.target)
+            self.refuse(request, refusal_for(error))
+            return
+        if request.is_complete:
+            self._arrive(request)
+        elif request.expects_continue:
+            request.expects_continue = False
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _arrive(self, request: Request) -> None:
+        if self._place is not None:
+            request.place, self._place = self._place, None
+            self.start(request)
+            return
+        lane = self._gateway.lane(request)
+        if lane is None:
+            self.start(request)
+        else:
+            lane.arrive(request)
+
+    def start(self, request: Request) -> None:
+        """Makes the request a task, which takes its body."""
+        self._hold_bodies(sum(len(later.body) for later in self._later))
+        if self._gateway.answers(request):
+            task = self.loop.create_task(self._gateway.answer(request))
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
+            return
+        self.cycle = self._cycle(request)
+        self.cycle.body, self.cycle.more_body = request.body, False
+        self.cycle.message_event.set()
+        request.body = bytearray()
+        self._start_asgi_task(self.cycle, self.app)
+
+    def _cycle(self, request: Request) -> RequestResponseCycle:
+        path, _, query = request.target.partition(b"?")
+        scope: Any = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": request.version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "method": request.method,
+            "root_path": "",
+            "path": request.path,
+            "raw_path": path,
+            "query_string": query,
+            "headers": request.headers,
+            "state": self.app_state.copy(),
+            "sgf.request": request,
+        }
+        return RequestResponseCycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=request.keep_alive,
+            on_response=self.on_response_complete,
+        )
+
+    def reply(self, request: Request, reply: Reply) -> None:
+        """Writes the answer of a request that runs."""
+        if not request.is_gone:
+            if self.cycle is not None:  # of a page that failed
+                self.cycle.response_started = self.cycle.response_complete = True
+            self._write(reply, request.id, request.keep_alive, request.method)
+            if not request.keep_alive:
+                self.transport.close()
+            self.on_response_complete()
+
+    def refuse(self, request: Request, refusal: Refusal) -> None:
+        """Answers a request that does not run. If the client does not read, or waits for earlier answers, it is cut off."""
+        if self.flow.write_paused or request is not self._request:
+            self.transport.abort()
+            return
+        request.is_refused, request.body = True, bytearray()
+        keep = request.keep_alive and not request.expects_continue and not refusal.closes
+        reply = Reply.refused(refusal)
+        self._gateway.refused(request, reply)
+        self._write(reply, request.id, keep, request.method)
+        if not keep and (request.is_complete or request.expects_continue):
+            self.transport.close()
+        elif not keep:
+            self._close_after_body = True
+        self.on_response_complete()
+
+    def cut_off(self, refusal: Refusal) -> None:
+        if self._unsent_bytes > self._body_bytes or self._receiving is None or self._receiving.is_refused:
+            self._admission.hold(self, 0)
+            self.transport.abort()
+        else:
+            self.refuse(self._receiving, refusal)
+
+    def time_out(self) -> None:
+        """The deadline has passed: for the head, for the body, for reading an answer, or for the next request."""
+        self.deadline = NEVER
+        if self.flow.write_paused:
+            self._time_out_reader()
+        elif self._in_body and self._receiving is not None and self._receiving is self._request:
+            told = f"the body did not arrive within {self._gateway.body_seconds:g} s"
+            self.refuse(self._request, Refusal("slow_body", told, closes=True))
+            self.transport.close()
+        elif self._in_head or self._in_body:
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def _time_out_reader(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if unread >= self._unread_before:
+            self.transport.abort()
+        else:
+            self._unread_before, self.deadline = unread, self.loop.time() + UNREAD_SECONDS
+
+    def shutdown(self) -> None:
+        self._leaving = True
+        if self._request is None:
+            self.loop.call_later(LAST_REQUEST_SECONDS, self._close_if_idle)
+            return
+        self._request.keep_alive = False
+        if self.cycle is not None:
+            self.cycle.keep_alive = False
+        self.loop.call_later(LAST_BODY_SECONDS, self._refuse_incomplete)
+
+    def _close_if_idle(self) -> None:
+        if self._request is None and self._unparsed is None and not self.transport.is_closing():
+            self.transport.close()
+
+    def _refuse_incomplete(self) -> None:
+        if self._request is not None and not self._request.is_complete:
+            self.refuse(self._request, Refusal("not_ready", "the service is shutting down", closes=True))
+            self.transport.close()
+
+    def _hang_up(self, refusal: Refusal) -> None:
+        name = new_request_id()
+        LOG.warning("closed a connection: %s", refusal, extra={"request_id": name})
+        self._write(Reply.refused(refusal), name, keep=False)
+        self.transport.close()
+
+    def _write(self, reply: Reply, name: str, keep: bool, method: str = "") -> None:
+        always = b"".join([b"%b: %b\r\n" % pair for pair in self.server_state.default_headers])
+        end = b"" if keep else b"connection: close\r\n"
+        content = b"" if method == "HEAD" else reply.content
+        parts = STATUS_LINE[reply.status], always, reply.head, name.encode(), end, content
+        data, unsent = b"%b%b%bx-request-id: %b\r\n%b\r\n%b" % parts, self._unsent_bytes
+        self.transport.write(data)
+        if self.flow.write_paused:  # the transport keeps all of it until the last byte is sent
+            self._hold_unsent(unsent + len(data))
+
+    def _without_upgrade(self) -> bytes:
+        """The head that was just parsed, without the wish to upgrade, for a parser that has not seen it."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            raise httptools.HttpParserError("CONNECT")
+        version = self.parser.get_http_version().encode()
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        kept = [b"%b: %b\r\n" % pair for pair in self.headers if pair[0] not in UPGRADE_HEADERS]
+        if any(b"close" in value.lower() for name, value in self.headers if name == b"connection"):
+            kept.append(b"connection: close\r\n")
+        return b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version, b"".join(kept))
+
+    def _hold_bodies(self, count: int) -> None:
+        if count != self._body_bytes:
+            self._body_bytes = count
+            self._admission.hold(self, self._body_bytes + self._unsent_bytes)
+
+    def _hold_unsent(self, count: int) -> None:
+        self._unsent_bytes = count
+        self._admission.hold(self, self._body_bytes + self._unsent_bytes)
+
+
+def _origin_form(target: bytes) -> bytes:
+    """The path and query of an absolute-form target such as `http://host?x=1` (RFC 9112, 3.2.2)."""
+    parsed = httptools.parse_url(target)
+    return (parsed.path or b"/") + (b"?" + parsed.query if parsed.query else b"")

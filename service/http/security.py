@@ -1,0 +1,49 @@
+"""Who may send what: API keys for everything but the public paths, the admin token for /admin. Keys are never logged."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from service.http.errors import Refusal
+from service.settings import Settings
+
+_CHALLENGE = {"www-authenticate": "Bearer"}
+PUBLIC = {"/", "/health/live", "/health/ready", "/metrics", "/docs", "/docs/oauth2-redirect", "/openapi.json"}
+PUBLIC_FOLDER = "/docs-assets/"
+
+
+class Security:
+    """A path needs a key unless it is listed as public, so that a new route is not public by mistake."""
+
+    def __init__(self, settings: Settings) -> None:
+        # Digests have one length, so that the time of a comparison does not reveal the length of a key.
+        self._keys = [_digest(key.encode()) for key in settings.api_keys]
+        self._admin = None if settings.admin_token is None else _digest(settings.admin_token.encode())
+
+    def check(self, path: str, authorization: bytes | None) -> str | None:
+        """The name under which the key appears in the log, a part of its hash; None where no key is needed.
+
+        Raises Refusal: 401 where a key is missing, 403 where it is wrong, 404 where /admin is off.
+        """
+        if path.startswith("/admin"):
+            if self._admin is None:
+                raise Refusal("not_found", "the admin endpoints are off: SGF_ADMIN_TOKEN is not set")
+            return self._compare(authorization, [self._admin])
+        if self._keys and path not in PUBLIC and not path.startswith(PUBLIC_FOLDER):
+            return self._compare(authorization, self._keys)
+        return None
+
+    def _compare(self, authorization: bytes | None, expected: list[bytes]) -> str:
+        if authorization is None or not authorization.lower().startswith(b"bearer "):
+            raise Refusal("unauthorized", "a key is needed: send Authorization: Bearer ...", headers=_CHALLENGE)
+        given = _digest(authorization[7:].strip())
+        if not sum(
+            hmac.compare_digest(given, digest) for digest in expected
+        ):  # all are compared, so that time reveals nothing
+            raise Refusal("forbidden", "this key does not permit this request")
+        return given.hex()[:8]
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

@@ -1,0 +1,167 @@
+"""From the bytes of a question to the bytes of its answer: parse, look up, compute, encode."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from service.http.errors import Refusal, refusal_for
+from service.http.messages import Request
+from service.predict import encoding
+from service.predict.batching import Batcher, KnownRows, NewRows
+from service.predict.cache import Cache
+from service.predict.encoding import Part
+from service.predict.questions import NewNode, NodeId, Question, SparseFeatures, parsed
+from service.rollout.served_model import LoadedModel
+from service.settings import Settings
+from service.telemetry.metrics import Metrics
+from sgformer import NeighborhoodTooLarge, NewNodeError, NewNodes, SparseRows
+from sgformer.features import MixedRows
+
+Form = Literal["predictions", "embeddings", "npy"]
+
+
+class Answer(NamedTuple):
+    content: bytes
+    origin: dict[str, Any]
+    """The model, version and snapshot that gave it."""
+
+
+class Answering:
+    def __init__(self, settings: Settings, metrics: Metrics, batcher: Batcher, cache: Cache | None) -> None:
+        self._settings, self._batcher, self._cache = settings, batcher, cache
+        self._metrics = metrics
+
+    async def answer(self, current: Callable[[], LoadedModel], request: Request, form: Form) -> Answer:
+        """Raises Refusal and the domain's errors.
+
+        Args:
+            current: gives the version in service, which is kept open until the answer is written.
+        """
+        start = time.perf_counter()
+        question = parsed(request.content(self._settings.max_body_bytes), self._settings.max_body_weight)
+        self._check_limits(question)
+        self._metrics.spent("parse", time.perf_counter() - start)
+        loaded = current().acquire()
+        try:
+            if self._cache is None or not (question.new_nodes or self._settings.cache_known):
+                return Answer(await self._computed(loaded, question, form, request), loaded.head)
+            return Answer(await self._looked_up(self._cache, loaded, question, form, request), loaded.head)
+        finally:
+            loaded.release()
+
+    async def _looked_up(self, cache: Cache, loaded: LoadedModel, question: Question, form: Form, request: Request) -> bytes:
+        if not cache.available:
+            self._metrics.cache_lookups.labels(cache.kind, "skipped").inc()
+            return await self._computed(loaded, question, form, request)
+        # Engines agree within 1e-5, not bit by bit, and another release may write other JSON.
+        key = f"{encoding.FORMAT}:{loaded.id}:{loaded.version}:{loaded.engine_name}:{form}:{question.digest()}"
+        found = await cache.get(key)
+        self._metrics.cache_lookups.labels(cache.kind, "miss" if found is None else "hit").inc()
+        if found is None:
+            found = await self._computed(loaded, question, form, request)
+            cache.put(key, found)
+        return found
+
+    async def _computed(self, loaded: LoadedModel, question: Question, form: Form, request: Request) -> bytes:
+        start = time.perf_counter()
+        if question.top_k is not None and loaded.config.task == "regression":
+            raise Refusal("invalid", "top_k is about classes, and this model predicts values")
+        parts: list[Part] = []
+        if question.nodes:
+            embeddings = question.embeddings or form != "predictions"
+            known = KnownRows(loaded, loaded.rows(question.nodes), embeddings)
+            parts.append((question.nodes, await self._batcher.ask(known, request)))
+        if question.new_nodes:
+            names = [node.id for node in question.new_nodes]
+            try:
+                new = NewRows.of(loaded, new_nodes(loaded, question), question.mode)
+                found = await self._batcher.ask(new, request)
+            except (NewNodeError, NeighborhoodTooLarge) as error:
+                raise _naming(error, names) from None
+            parts.append((names, found))
+        encoding.check_finite(parts)
+        answered = time.perf_counter()
+        seconds = sum(outcome.seconds for _, outcome in parts)
+        self._metrics.spent("compute", seconds)
+        self._metrics.spent("queue", answered - start - seconds)
+        try:
+            if form == "predictions":
+                return encoding.predictions_json(loaded, question, parts)
+            return encoding.embeddings_npy(parts) if form == "npy" else encoding.embeddings_json(loaded, parts)
+        finally:
+            self._metrics.spent("encode", time.perf_counter() - answered)
+
+    def _check_limits(self, question: Question) -> None:
+        neighbors = sum(len(node.neighbors) for node in question.new_nodes)
+        for what, count, limit in (
+            ("nodes", len(question.nodes) + len(question.new_nodes), self._settings.max_nodes),
+            ("edges", len(question.edges), self._settings.max_neighbors),
+            ("neighbours", neighbors, self._settings.max_neighbors),
+        ):
+            if count > limit:
+                raise Refusal("batch_too_large", f"{count:,} {what} in one request, the limit is {limit:,}", limit=limit)
+
+
+def _naming(error: NewNodeError | NeighborhoodTooLarge, names: Sequence[NodeId]) -> Refusal:
+    """The mathematics counts the new nodes of a question; its author has names for them."""
+    refusal = refusal_for(error)
+    if error.item is None:
+        return refusal
+    name, details = names[error.item], {one: told for one, told in refusal.details.items() if one != "item"}
+    return Refusal(refusal.code, f"new node {name!r}: {error.message}", node=name, **details)
+
+
+def new_nodes(loaded: LoadedModel, question: Question) -> NewNodes:
+    """The question in rows and arrays. Raises Refusal that names the new node, and UnknownNodeError."""
+    asked, width = question.new_nodes, loaded.config.in_features
+    flat = [one for node in asked for one in node.neighbors]
+    rows = loaded.rows(flat) if flat else np.empty(0, dtype=np.int64)
+    ends = np.cumsum([len(node.neighbors) for node in asked])
+    places = {node.id: place for place, node in enumerate(asked)}
+    return NewNodes.build(
+        _features(asked, width),
+        np.split(rows, ends[:-1]),  # type: ignore[arg-type]  # arrays of ints serve as well as lists
+        num_nodes=loaded.num_nodes,
+        num_features=width,
+        edges=[(places[left], places[right]) for left, right in question.edges],
+        joint=question.joint,
+    )
+
+
+def _features(asked: list[NewNode], width: int) -> object:
+    """Dense rows, sparse rows, or both: each node keeps the form in which it came."""
+    for node in asked:
+        _check_features(node, width)
+    is_sparse = np.array([isinstance(node.features, SparseFeatures) for node in asked])
+    if not is_sparse.any():
+        return np.array([node.features for node in asked], dtype=np.float64)
+    indptr, indices, values = [0], [], []
+    for node in asked:
+        if isinstance(node.features, SparseFeatures):
+            entries = sorted(zip(node.features.indices, node.features.values, strict=True))
+            indices += [place for place, _ in entries]
+            values += [value for _, value in entries]
+            indptr.append(len(indices))
+    sparse = SparseRows(np.array(indptr), np.array(indices, dtype=np.int64), np.array(values, dtype=np.float64), width)
+    dense = [node.features for node in asked if not isinstance(node.features, SparseFeatures)]
+    return MixedRows(np.array(dense, dtype=np.float64), sparse, is_sparse) if dense else sparse
+
+
+def _check_features(node: NewNode, width: int) -> None:
+    features = node.features
+    if not isinstance(features, SparseFeatures):
+        if len(features) != width:
+            raise Refusal("invalid", f"new node {node.id!r} has {len(features)} features, expected {width}", node=node.id)
+        return
+    if len(features.indices) != len(features.values):
+        told = f"{len(features.indices)} indices and {len(features.values)} values, expected as many of both"
+        raise Refusal("invalid", f"new node {node.id!r} has {told}", node=node.id)
+    if features.indices and max(features.indices) >= width:
+        told = f"feature index {max(features.indices)}, expected 0 to {width - 1}"
+        raise Refusal("invalid", f"new node {node.id!r} has {told}", node=node.id)
+    if len(set(features.indices)) != len(features.indices):
+        raise Refusal("invalid", f"new node {node.id!r} has a feature index twice", node=node.id)

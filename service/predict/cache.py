@@ -1,0 +1,209 @@
+"""A cache of answers. If it is slow, full, flushed or down, that costs a bounded delay, never an error.
+
+A key is the snapshot's hash and the question's: a swap can never serve an answer of another version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import zlib
+from collections import OrderedDict
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+from service.redis_connection import Backoff, cause_of, connection_options
+from service.settings import Settings
+from service.telemetry.metrics import Metrics
+
+LOG = logging.getLogger("service.predict.cache")
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 10.0
+PULSE_SECONDS = 5.0
+MOST_PUTTING = 64
+"""Concurrent writes to Redis; further answers are not cached."""
+LARGEST_KEPT_BYTES = 1024 * 1024
+"""Largest answer in Redis: compressing it blocks the event loop for 10 ms."""
+ENTRY_BYTES = 300
+"""Memory of an entry of the local cache besides its value."""
+
+
+class Cache(Protocol):
+    kind: str
+
+    @property
+    def available(self) -> bool:
+        """False while the cache is not used after a failure."""
+
+    async def get(self, key: str) -> bytes | None: ...
+
+    def put(self, key: str, value: bytes) -> None:
+        """Returns at once; the value is written in the background."""
+
+    def start(self) -> None:
+        """Called once the event loop runs."""
+
+    async def close(self) -> None: ...
+
+
+def cache_for(settings: Settings, metrics: Metrics) -> Cache | None:
+    if settings.redis_url:
+        return RedisCache(settings, metrics)
+    return LocalCache(settings.cache_bytes) if settings.cache_bytes else None
+
+
+class LocalCache:
+    """The most recently used answers of this process, up to a limit in bytes."""
+
+    kind, available = "local", True
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._size = limit, 0
+        self._values: OrderedDict[str, bytes] = OrderedDict()
+
+    async def get(self, key: str) -> bytes | None:
+        value = self._values.get(key)
+        if value is not None:
+            self._values.move_to_end(key)
+        return value
+
+    def put(self, key: str, value: bytes) -> None:
+        if len(value) + ENTRY_BYTES > self._limit:
+            return
+        old = self._values.pop(key, None)
+        self._size += len(value) + ENTRY_BYTES - (0 if old is None else len(old) + ENTRY_BYTES)
+        self._values[key] = value
+        while self._size > self._limit:
+            self._size -= len(self._values.popitem(last=False)[1]) + ENTRY_BYTES
+
+    def start(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        self._values.clear()
+
+
+class RedisCache:
+    """Shared by all workers. After a failure it is not used for a while, with exponential backoff."""
+
+    kind = "redis"
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        self._client: Any = Redis.from_url(
+            **connection_options(settings),
+            socket_timeout=None,  # a limit per step, of which a new connection has four; `_in_time` limits all of them
+            socket_connect_timeout=settings.redis_timeout_seconds,  # also limits closing a connection
+            retry=Retry(NoBackoff(), 0),  # a second attempt would double the promised delay
+        )
+        self._in_time = partial(asyncio.timeout, settings.redis_timeout_seconds)
+        self._ttl_ms = round(settings.cache_ttl_seconds * 1000)
+        self._metrics = metrics
+        self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        self._closed_until, self._full_until = 0.0, 0.0
+        self._putting: set[asyncio.Task[None]] = set()
+        self._pulse: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._pulse = asyncio.create_task(self._check_health())
+
+    async def get(self, key: str) -> bytes | None:
+        try:
+            async with self._in_time():
+                stored = await self._client.get(f"sgf:{key}")
+        except Exception as error:  # the answer is computed instead
+            self._failed(error)
+            return None
+        self._answered()
+        if stored is None:
+            return None
+        value = _unpacked(stored)
+        if value is None:
+            self._metrics.cache_errors.inc()
+        return value
+
+    def put(self, key: str, value: bytes) -> None:
+        if len(value) > LARGEST_KEPT_BYTES:
+            return
+        if self.available and len(self._putting) < MOST_PUTTING and time.monotonic() >= self._full_until:
+            task = asyncio.get_running_loop().create_task(self._put(key, value))
+            self._putting.add(task)
+            task.add_done_callback(self._putting.discard)
+
+    async def _put(self, key: str, value: bytes) -> None:
+        from redis.exceptions import ResponseError
+
+        try:
+            packed = _packed(value)
+            async with self._in_time():
+                await self._client.set(f"sgf:{key}", packed, px=self._ttl_ms)
+        except ResponseError as error:
+            self._keeps_nothing(error)
+        except Exception as error:  # the answer is not cached
+            self._failed(error)
+
+    async def close(self) -> None:
+        for task in (self._pulse, *self._putting):
+            if task is not None:
+                task.cancel()
+        with suppress(Exception):  # the process ends anyway
+            await self._client.aclose()
+
+    async def _check_health(self) -> None:
+        """Keeps the gauge correct while no request uses the cache."""
+        while True:
+            await asyncio.sleep(PULSE_SECONDS)
+            if self.available:
+                try:
+                    async with self._in_time():
+                        await self._client.ping()
+                except Exception as error:  # it is down
+                    self._failed(error)
+                else:
+                    self._answered()
+
+    @property
+    def available(self) -> bool:
+        return time.monotonic() >= self._closed_until
+
+    def _answered(self) -> None:
+        if self._backoff.seconds:
+            LOG.info("Redis answers again; the cache is in use")
+            self._backoff.reset()
+            self._metrics.cache_up.set(1)
+
+    def _keeps_nothing(self, error: Exception) -> None:
+        """Redis is full or a read-only replica: it can still be read."""
+        self._metrics.cache_errors.inc()
+        if time.monotonic() >= self._full_until:  # else one of several concurrent writes
+            self._full_until = time.monotonic() + LONGEST_PAUSE_SECONDS
+            LOG.warning("Redis refused a write (%s); writing again in %g s", cause_of(error), LONGEST_PAUSE_SECONDS)
+
+    def _failed(self, error: Exception) -> None:
+        self._metrics.cache_errors.inc()
+        if not self.available:
+            return  # one of several concurrent requests: the failure counts once
+        self._metrics.cache_up.set(0)
+        self._closed_until = time.monotonic() + self._backoff.grow()
+        LOG.warning("Redis failed (%s); retrying in %g s", cause_of(error), self._backoff.seconds)
+
+
+def _packed(value: bytes) -> bytes:
+    compressed = zlib.compress(value, 1)
+    return zlib.crc32(compressed).to_bytes(4, "little") + compressed
+
+
+def _unpacked(stored: bytes) -> bytes | None:
+    """None for a value that this service did not write; it counts as a miss."""
+    if len(stored) < 4 or zlib.crc32(stored[4:]).to_bytes(4, "little") != stored[:4]:
+        return None
+    decoder = zlib.decompressobj()
+    try:
+        value = decoder.decompress(stored[4:], LARGEST_KEPT_BYTES + 1)  # a forged value may expand to gigabytes
+    except zlib.error:
+        return None
+    return value if decoder.eof else None

@@ -1,0 +1,228 @@
+"""SGFormer as a trainable torch module: the model of the paper and its published variants (see `config`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sgformer.config import ModelConfig
+from sgformer.errors import GraphError
+from sgformer.features import SparseRows, column_statistics, folded, transformed
+from sgformer.graph import Graph
+from sgformer.request_time.inference import ROW_EPSILON, InferenceModel
+from sgformer.torch_model.attention import attend, unit_rows
+from sgformer.torch_model.dropout import dropout
+from sgformer.torch_model.propagation import Propagation, SparseFeatures, linear, rows_of
+from sgformer.weights import check_weights, layer_has_weight, layer_is_plain
+
+
+@dataclass(frozen=True)
+class GraphTensors:
+    """A graph as a model reads it: transformed features and the propagation, built once (`SGFormer.prepare`)."""
+
+    features: Tensor | SparseFeatures
+    propagate: Propagation
+
+
+class SGFormer(nn.Module):
+    """One layer of exact all-pair attention beside a GCN.
+
+    `forward` takes what `prepare` made of a graph and returns the logits of all its nodes, or of some: the others still take
+    part in everything that reaches those, but what only their own answers need is left out.
+    """
+
+    feature_mean: Tensor
+    feature_scale: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        wide, hidden, joined = config.in_features, config.hidden, config.heads * config.hidden
+        self.input = nn.Linear(wide, hidden)
+        self.input_norm = nn.LayerNorm(hidden) if config.input_layer_norm else None
+        self.query = nn.Linear(hidden, joined, bias=config.qkv_bias)
+        self.key = nn.Linear(hidden, joined, bias=config.qkv_bias)
+        self.value = nn.Linear(hidden, joined, bias=config.qkv_bias) if config.value_map else None
+        self.attention_norm = nn.LayerNorm(hidden) if config.attention_layer_norm else None
+        self.graph_input: nn.Linear | None = None
+        if config.gnn_input == "own":
+            self.graph_input = nn.Linear(wide, hidden)
+        elif config.gnn_input == "features":
+            self.graph_input = nn.Linear(wide, hidden, bias=False)
+            nn.init.xavier_uniform_(self.graph_input.weight)  # it is the weight of the first GCN layer
+        has_norm = config.gnn_input == "own" and config.gnn_batch_norm
+        self.graph_input_norm = nn.BatchNorm1d(hidden) if has_norm else None
+        self.graph_layers = nn.ModuleList(GraphConvolution(config, index) for index in range(config.layers))
+        self.output = nn.Linear(config.embedding_size, config.out_features)
+        if config.feature_transform == "standard":
+            self.register_buffer("feature_mean", torch.zeros(wide))
+            self.register_buffer("feature_scale", torch.ones(wide))
+
+    def fit_features(self, graph: Graph) -> None:
+        """Learns the mean and scale of `standard` features. They are part of the model and travel with its weights."""
+        if self.config.feature_transform == "standard":
+            mean, scale = column_statistics(graph.features)
+            self.feature_mean.copy_(torch.from_numpy(mean))
+            self.feature_scale.copy_(torch.from_numpy(scale))
+
+    def prepare(self, graph: Graph) -> GraphTensors:
+        """What `forward` needs of a graph, in this model's precision and on its device. Call it once, not per step."""
+        if graph.num_features != self.config.in_features:
+            raise GraphError(f"features are {graph.num_features} wide, this model expects {self.config.in_features}")
+        weight = self.output.weight
+        mean, scale = (array.double().cpu().numpy() for array in self._feature_statistics())
+        rows = transformed(graph.features, self.config.feature_transform, mean, scale)
+        features: Tensor | SparseFeatures
+        if isinstance(rows, SparseRows):
+            features = SparseFeatures(rows, weight.dtype, weight.device)
+        else:
+            features = torch.as_tensor(rows, dtype=weight.dtype, device=weight.device)
+        return GraphTensors(features, Propagation.of(graph.adjacency, weight.dtype, weight.device))
+
+    def forward(self, graph: GraphTensors, nodes: Tensor | None = None) -> Tensor:
+        """The logits of all nodes in their order, or of `nodes`, each at most once."""
+        return _through(self.output, self.embed(graph, nodes))
+
+    def embed(self, graph: GraphTensors, nodes: Tensor | None = None) -> Tensor:
+        """Z_out = (1 - alpha) AN(Z0) + alpha GN(Z0, A) (paper, "Model Design")."""
+        config = self.config
+        states = self._input_states(graph.features)
+        attended = self._attention_branch(states, nodes)
+        propagated = self._graph_branch(graph, states, nodes)
+        if config.combine == "cat":
+            return torch.cat([attended, propagated], dim=1)
+        return torch.lerp(attended, propagated, config.alpha)
+
+    def weights(self) -> dict[str, NDArray[Any]]:
+        """Copies of the tensors that make up the trained model, by name (see `weights.expected_shapes`)."""
+        state = self.state_dict()
+        return {n: t.detach().cpu().numpy().copy() for n, t in state.items() if not n.endswith("num_batches_tracked")}
+
+    def load_weights(self, weights: Mapping[str, Any]) -> None:
+        """The inverse of `weights`. Raises WeightsError that names what does not fit; then nothing is changed."""
+        check_weights(self.config, weights)
+        self.load_state_dict({name: torch.as_tensor(np.asarray(array)) for name, array in weights.items()}, strict=False)
+
+    def inference(self, dtype: Any = None) -> InferenceModel:
+        """The request-time form of this model on numpy arrays, in this model's precision unless told otherwise."""
+        weights = self.weights()
+        return InferenceModel(self.config, weights, dtype or weights["output.weight"].dtype)
+
+    def _input_states(self, features: Tensor | SparseFeatures) -> Tensor:
+        """Z0 = f_I(X)."""
+        states = self._read_features(self.input, features)
+        if self.input_norm is not None:
+            states = self.input_norm(states)
+        return dropout(states, self.config.attention_dropout, self.training, relu=True)
+
+    def _attention_branch(self, states: Tensor, nodes: Tensor | None) -> Tensor:
+        config = self.config
+        attended = self._attend(states, nodes)
+        if config.attention_residual is not None:
+            attended = torch.lerp(rows_of(states, nodes), attended, config.attention_residual)
+        if self.attention_norm is not None:
+            attended = self.attention_norm(attended)
+        return dropout(attended, config.attention_dropout, self.training, relu=config.attention_activation)
+
+    def _attend(self, states: Tensor, nodes: Tensor | None) -> Tensor:
+        """The all-pair attention in O(N): [V + Q~ (K~^T V) / N] / [1 + Q~ (K~^T 1) / N]."""
+        config, count = self.config, states.shape[0]
+        key = self._by_head(_through(self.key, states))
+        value = states.expand(config.heads, -1, -1) if self.value is None else self._by_head(_through(self.value, states))
+        if config.normalization == "row":
+            query = unit_rows(self._by_head(_through(self.query, rows_of(states, nodes))), ROW_EPSILON)
+            key = unit_rows(key, ROW_EPSILON)
+            scale = query.new_tensor(1 / count)
+        else:
+            everyones = _through(self.query, states)  # its norm is over all nodes, whoever asks
+            norms = everyones.norm() * key.norm() * count
+            query = self._by_head(rows_of(everyones, nodes))
+            scale = torch.where(norms > 0, 1 / torch.where(norms > 0, norms, 1), 0)
+        own = None if nodes is None else value.index_select(1, nodes)
+        out = attend(query, key, value, scale, own)  # (H, n, d)
+        return out[0] if config.heads == 1 else out.mean(dim=0)
+
+    def _by_head(self, rows: Tensor) -> Tensor:
+        return rows.view(-1, self.config.heads, self.config.hidden).transpose(0, 1)  # (H, N, d)
+
+    def _graph_branch(self, graph: GraphTensors, states: Tensor, nodes: Tensor | None) -> Tensor:
+        initial = self._graph_input_states(graph.features, states)
+        if not self.graph_layers:
+            return rows_of(initial, nodes)
+        out = initial
+        for layer in self.graph_layers[:-1]:
+            out = layer(graph.propagate(out), initial)
+        last: Tensor = self.graph_layers[-1](graph.propagate(out), initial, nodes)
+        return last
+
+    def _graph_input_states(self, features: Tensor | SparseFeatures, states: Tensor) -> Tensor:
+        if self.graph_input is None:
+            return states
+        out = self._read_features(self.graph_input, features)
+        if self.config.gnn_input == "features":
+            return out
+        if self.graph_input_norm is not None:
+            out = self.graph_input_norm(out)
+        return dropout(out, self.config.gnn_dropout, self.training, relu=True)
+
+    def _read_features(self, layer: nn.Linear, features: Tensor | SparseFeatures) -> Tensor:
+        if isinstance(features, Tensor):
+            return _through(layer, features)
+        weight, bias = layer.weight.t(), layer.bias
+        if self.config.feature_transform == "standard":
+            nothing = weight.new_zeros(weight.shape[1])
+            weight, bias = folded(weight, nothing if bias is None else bias, *self._feature_statistics())
+        product = features @ weight
+        return product if bias is None else product + bias
+
+    def _feature_statistics(self) -> tuple[Tensor, Tensor]:
+        if self.config.feature_transform == "standard":
+            return self.feature_mean, self.feature_scale
+        return torch.zeros(0), torch.ones(0)
+
+
+def _through(layer: nn.Linear, rows: Tensor) -> Tensor:
+    return linear(rows, layer.weight, layer.bias)
+
+
+class GraphConvolution(nn.Module):
+    """One GCN layer after its propagation, as the published code orders it: weight, norm, activation, dropout, residual."""
+
+    def __init__(self, config: ModelConfig, index: int) -> None:
+        super().__init__()
+        hidden, plain = config.hidden, layer_is_plain(config, index)
+        self.activation = config.gnn_activation and not plain
+        self.residual = config.gnn_residual and not plain
+        self.dropout = 0.0 if plain else config.gnn_dropout
+        self.reads_initial = config.gnn_init
+        self.weight = self.bias = None
+        if layer_has_weight(config, index):
+            self.weight = nn.Parameter(torch.empty(hidden, hidden * (2 if config.gnn_init else 1)))
+            nn.init.xavier_uniform_(self.weight)
+        if config.gnn_weight:
+            self.bias = nn.Parameter(torch.zeros(hidden))
+        self.norm = nn.BatchNorm1d(hidden) if config.gnn_batch_norm and not plain else None
+
+    def forward(self, aggregate: Tensor, initial: Tensor, nodes: Tensor | None = None) -> Tensor:
+        if self.norm is None or not self.training:
+            return self._finished(self._mapped(rows_of(aggregate, nodes), rows_of(initial, nodes)), rows_of(initial, nodes))
+        # In training a batch norm looks at all rows.
+        return self._finished(rows_of(self._mapped(aggregate, initial), nodes), rows_of(initial, nodes))
+
+    def _mapped(self, aggregate: Tensor, initial: Tensor) -> Tensor:
+        out = torch.cat([aggregate, initial], dim=1) if self.reads_initial else aggregate
+        if self.weight is not None:
+            out = linear(out, self.weight, self.bias)
+        elif self.bias is not None:
+            out = out + self.bias
+        return out if self.norm is None else self.norm(out)
+
+    def _finished(self, out: Tensor, initial: Tensor) -> Tensor:
+        out = dropout(out, self.dropout, self.training, relu=self.activation)
+        return out + initial if self.residual else out

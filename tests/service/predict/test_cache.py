@@ -1,0 +1,318 @@
+"""The cache: never a wrong answer, never an error, whatever becomes of Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from model_store import Store
+from service.predict.cache import ENTRY_BYTES, LARGEST_KEPT_BYTES, LocalCache, RedisCache
+from service.predict.questions import parsed
+from service.settings import Settings
+from service.telemetry.metrics import Metrics
+from tests.model_store.samples import publish
+from tests.service.redis_server import RedisServer
+from tests.service.serving import in_thread, until
+
+FEATURES = [0.5, -1.0, 0.25, 0.0, 2.0]
+BOUNDED_SECONDS = 10.0
+"""A paused Redis would hold a request for ever; ours waits SGF_REDIS_TIMEOUT_SECONDS for it, and the machine may be busy."""
+PATIENT_SECONDS = 10.0
+"""For a Redis that nothing ails."""
+
+
+NOT_OF_A_LOOK_UP = {"info", "keys", "config|resetstat", "config", "ping", "hello", "client", "client|setinfo"}
+"""Commands of the test, of the pulse, and of a connection that is opened because another one is still in use."""
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path)
+    yield server
+    server.kill()
+
+
+def question(neighbor: int = 1) -> dict[str, Any]:
+    return {"new_nodes": [{"id": "a", "features": FEATURES, "neighbors": [neighbor, 3]}]}
+
+
+def lookups(client: httpx.Client, kind: str) -> dict[str, float]:
+    found = {}
+    for line in client.get("/metrics").text.splitlines():
+        if line.startswith(f'sgf_cache_lookups_total{{kind="{kind}"'):
+            found[line.split('result="')[1].split('"')[0]] = float(line.rpartition(" ")[2])
+    return found
+
+
+def test_a_second_question_is_answered_from_the_cache(store: Path, redis_server: RedisServer) -> None:
+    for kind, url in (("local", None), ("redis", redis_server.url)):
+        with in_thread(store, redis_url=url, redis_timeout_seconds=PATIENT_SECONDS) as client:
+            answers = [client.post("/predict", json=question()).content]
+            until(lambda kind=kind: kind == "local" or bool(redis_server.client.keys("sgf:*")))
+            answers += [client.post("/predict", json=question()).content for _ in range(2)]
+            assert len(set(answers)) == 1
+            assert lookups(client, kind) == {"miss": 1, "hit": 2}
+            client.post("/predict", json=question(2))
+            assert lookups(client, kind) == {"miss": 2, "hit": 2}
+            client.post("/predict", json={"nodes": [1]})  # cheaper than a look-up
+            assert lookups(client, kind) == {"miss": 2, "hit": 2}
+    assert all(0 < redis_server.client.pttl(key) <= 3_600_000 for key in redis_server.client.keys("sgf:*"))
+
+
+def test_the_same_question_however_it_is_written() -> None:
+    same = [
+        b'{"new_nodes": [{"id": "a", "features": [1, 2], "neighbors": [3, 1, 3]}], "mode": "exact"}',
+        b'{"mode":"exact","new_nodes":[{"neighbors":[1,3],"features":[1.0,2e0],"id":"a"}],"nodes":[]}',
+    ]
+    others = [
+        b'{"new_nodes": [{"id": "a", "features": [1, 2], "neighbors": [1, 3]}], "mode": "frozen"}',
+        b'{"new_nodes": [{"id": "a", "features": [1, 2], "neighbors": ["1", 3]}]}',
+        b'{"new_nodes": [{"id": "b", "features": [1, 2], "neighbors": [1, 3]}]}',
+        b'{"new_nodes": [{"id": "a", "features": [2, 1], "neighbors": [1, 3]}]}',
+        b'{"new_nodes": [{"id": "a", "features": [1, 2], "neighbors": [1]}]}',
+        b'{"new_nodes": [{"id": "a", "features": [1, 2], "neighbors": [1, 3]}], "top_k": 1}',
+    ]
+    digests = [parsed(body, 10**6).digest() for body in same]
+    assert len(set(digests)) == 1
+    assert len({*digests, *(parsed(body, 10**6).digest() for body in others)}) == 1 + len(others)
+
+
+def test_what_redis_did_not_get_from_us_is_a_miss(store: Path, redis_server: RedisServer) -> None:
+    with in_thread(store, redis_url=redis_server.url, redis_timeout_seconds=PATIENT_SECONDS) as client:
+        right = client.post("/predict", json=question()).content
+        until(lambda: bool(redis_server.client.keys("sgf:*")))
+        (key,) = redis_server.client.keys("sgf:*")
+        good = redis_server.client.get(key)
+        bomb = zlib.compress(b"0" * (LARGEST_KEPT_BYTES + 2))
+        forged = zlib.crc32(bomb).to_bytes(4, "little") + bomb
+        for damage in (b"", b"soup", good[:-3], b"\0" * 50, forged):
+            until(lambda: redis_server.client.get(key) == good)  # kept behind the answer's back
+            redis_server.client.set(key, damage)
+            assert client.post("/predict", json=question()).content == right
+        assert "sgf_cache_errors_total 5.0" in client.get("/metrics").text
+
+
+def test_another_version_never_gives_cached_answers(tmp_path: Path, redis_server: RedisServer) -> None:
+    root = tmp_path / "store"
+    publish(Store(root), seed=1, activate=True)
+    with in_thread(root, redis_url=redis_server.url, redis_timeout_seconds=PATIENT_SECONDS) as client:
+        first = client.post("/predict", json=question()).json()
+        publish(Store(root), seed=2, activate=True)
+        until(lambda: client.get("/health/ready").json()["version"] == 2)
+        second = client.post("/predict", json=question()).json()
+    assert (first["version"], second["version"]) == (1, 2)
+    assert first["predictions"] != second["predictions"]
+
+
+def test_another_engine_or_release_never_gives_cached_answers(
+    store: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines agree within 1e-5, not bit by bit, and another release may write other JSON."""
+
+    def asked(kept: int, **settings: Any) -> dict[str, float]:
+        patient = {"redis_url": redis_server.url, "redis_timeout_seconds": PATIENT_SECONDS}
+        with in_thread(store, **patient, **settings) as client:
+            assert client.post("/predict", json=question()).status_code == 200
+            until(lambda: len(redis_server.client.keys("sgf:*")) == kept)
+            return lookups(client, "redis")
+
+    assert asked(1, backend="numpy") == {"miss": 1}
+    assert asked(2, backend="onnx") == {"miss": 1}
+    assert asked(2, backend="numpy") == {"hit": 1}
+    monkeypatch.setattr("service.predict.encoding.FORMAT", 99)
+    assert asked(3, backend="numpy") == {"miss": 1}
+
+
+def test_of_many_that_fail_at_once_one_counts_and_pauses_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a hiccup under load would turn the cache off for as long as a Redis that is away."""
+    now = 100.0
+    monkeypatch.setattr("service.predict.cache.time.monotonic", lambda: now)
+    cache = RedisCache(Settings(redis_url="redis://127.0.0.1:1"), Metrics())
+
+    async def main() -> None:
+        nonlocal now
+        for pause in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0):
+            assert cache.available
+            await asyncio.gather(*(cache.get("x") for _ in range(16)))
+            now += pause - 0.01
+            assert not cache.available
+            now += 0.02
+        await cache.close()
+
+    asyncio.run(main())
+
+
+def test_a_look_up_is_bounded_in_all_not_step_by_step() -> None:
+    """A new connection says who it is, and then asks: each step in time, and both of them too late."""
+    greeted, gone = list[bytes](), asyncio.Event()
+
+    async def dawdle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while asked := await reader.read(1000):
+            greeted.append(asked)
+            await asyncio.sleep(1.4)
+            writer.write(b"+OK\r\n" * asked.count(b"*"))
+        writer.close()
+        gone.set()
+
+    async def main() -> None:
+        server = await asyncio.start_server(dawdle, "127.0.0.1", 0)
+        url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/1?protocol=2"
+        cache = RedisCache(Settings(redis_url=url, redis_timeout_seconds=2.0), Metrics())
+        assert await cache.get("x") is None
+        assert not cache.available
+        await cache.close()
+        await gone.wait()
+        server.close()
+
+    asyncio.run(main())
+    assert len(greeted) == 2, "the first step was in time"
+
+
+def test_an_answer_that_takes_long_to_pack_is_no_fault_of_redis(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(value: bytes) -> bytes:
+        time.sleep(0.3)
+        return value
+
+    monkeypatch.setattr("service.predict.cache._packed", slowly)
+
+    async def main() -> None:
+        cache = RedisCache(Settings(redis_url=redis_server.url, redis_timeout_seconds=0.25), Metrics())
+        await cache.get("greet")
+        cache.put("large", b"x" * (LARGEST_KEPT_BYTES + 1))
+        cache.put("slow", b"x")
+        await asyncio.gather(*cache._putting)
+        assert cache.available
+        await cache.close()
+
+    asyncio.run(main())
+    assert redis_server.client.keys("sgf:*") == [b"sgf:slow"]
+
+
+def test_a_redis_that_dies_is_seen_without_anybody_asking(
+    store: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.predict.cache.PULSE_SECONDS", 0.05)
+    with in_thread(store, redis_url=redis_server.url, redis_timeout_seconds=PATIENT_SECONDS) as client:
+        assert "sgf_cache_up 1.0" in client.get("/metrics").text
+        redis_server.kill()
+        until(lambda: "sgf_cache_up 0.0" in client.get("/metrics").text)
+        redis_server.start()
+        until(lambda: "sgf_cache_up 1.0" in client.get("/metrics").text)
+
+
+def test_a_look_up_is_one_round_trip(store: Path, redis_server: RedisServer) -> None:
+    def commands() -> dict[str, int]:
+        told = redis_server.client.info("commandstats").items()
+        asked = {name.removeprefix("cmdstat_"): one["calls"] for name, one in told}
+        return {name: asked[name] for name in asked if name in ("get", "set") or name not in NOT_OF_A_LOOK_UP}
+
+    with in_thread(store, redis_url=redis_server.url, redis_timeout_seconds=PATIENT_SECONDS) as client:
+        client.post("/predict", json=question())
+        until(lambda: bool(redis_server.client.keys("sgf:*")))
+        redis_server.client.config_resetstat()
+        for _ in range(10):
+            client.post("/predict", json=question())
+        assert commands() == {"get": 10}
+        client.post("/predict", json=question(2))
+        until(lambda: commands() == {"get": 11, "set": 1})
+
+
+class Callers:
+    """Four at once, who ask the same few questions again and again, and know the right answers."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._url, self._enough = client.base_url, threading.Event()
+        self._right = {one: client.post("/predict", json=question(one)).json()["predictions"] for one in range(1, 20)}
+        self.answered, self.wrong, self.slowest = 0, list[str](), 0.0
+        self._threads = [threading.Thread(target=self._ask) for _ in range(4)]
+
+    def __enter__(self) -> Callers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        for thread in self._threads:
+            thread.join(timeout=60)
+
+    def go_on(self) -> None:
+        """Until each has asked about everything, once more."""
+        enough = self.answered + 2 * len(self._threads) * len(self._right)
+        until(lambda: self.answered > enough or bool(self.wrong))
+        assert self.wrong == []
+        assert self.slowest < BOUNDED_SECONDS
+
+    def _ask(self) -> None:
+        with httpx.Client(base_url=self._url, timeout=30) as own:
+            while not self._enough.is_set():
+                for one, expected in self._right.items():
+                    start = time.perf_counter()
+                    response = own.post("/predict", json=question(one))
+                    self.slowest = max(self.slowest, time.perf_counter() - start)
+                    if response.status_code != 200 or response.json()["predictions"] != expected:
+                        self.wrong.append(response.text)
+                    self.answered += 1
+
+
+def test_redis_killed_paused_full_flushed_and_back(store: Path, redis_server: RedisServer) -> None:
+    """Under a load of questions: no error, no wrong answer, and a bounded delay."""
+    with in_thread(store, redis_url=redis_server.url, redis_timeout_seconds=0.2) as client, Callers(client) as callers:
+
+        def is_up(up: int) -> bool:
+            return f"sgf_cache_up {up}.0" in client.get("/metrics").text
+
+        def errors() -> float:
+            return float(client.get("/metrics").text.partition("\nsgf_cache_errors_total ")[2].partition("\n")[0])
+
+        def hits() -> float:
+            return lookups(client, "redis").get("hit", 0)
+
+        callers.go_on()
+        redis_server.client.flushall()
+        callers.go_on()
+        redis_server.client.config_set("maxmemory", "1")
+        callers.go_on()
+        before, failed = hits(), errors()
+        assert client.post("/predict", json=question(59)).status_code == 200  # which it cannot keep
+        until(lambda: errors() > failed)
+        callers.go_on()
+        assert hits() > before
+        assert is_up(1), "what it has can still be read"
+        redis_server.client.config_set("maxmemory", "0")
+        redis_server.client.client_pause(2_000)  # it answers, but late
+        until(lambda: is_up(0))
+        callers.go_on()
+        until(lambda: is_up(1))
+        for hurt, heal in ((redis_server.pause, redis_server.go_on), (redis_server.kill, redis_server.start)):
+            hurt()
+            callers.go_on()
+            until(lambda: is_up(0))
+            heal()
+            until(lambda: is_up(1))
+            before = hits()
+            until(lambda before=before: hits() > before)
+            callers.go_on()
+
+
+def test_the_local_cache_keeps_what_was_used_last() -> None:
+    async def used() -> list[bytes | None]:
+        cache = LocalCache(2 * (ENTRY_BYTES + 5))
+        cache.put("a", b"1234")
+        cache.put("b", b"1234")
+        await cache.get("a")
+        cache.put("c", b"1234")
+        cache.put("huge", b"1" * 1000)
+        return [await cache.get(key) for key in ("a", "b", "c", "huge")]
+
+    assert asyncio.run(used()) == [b"1234", None, b"1234", None]

@@ -1,0 +1,325 @@
+"""Another version takes over without a request being lost; one that must not serve stays out."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import logging
+import os
+import re
+import shutil
+import threading
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from model_store import Store
+from model_store.versions.locks import exclusive_unless_held
+from service.predict.engine import NumpyEngine
+from service.rollout.served_model import load
+from tests.model_store.samples import publish, small_contents
+from tests.service.serving import in_processes, in_thread, refused, until
+
+SWAPS = int(os.environ.get("SGF_SWAPS", "10"))
+"""Under load; `make soak` asks for 200."""
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """Two versions of `demo`, the first one live."""
+    root = tmp_path / "store"
+    publish(Store(root), seed=1, activate=True)
+    publish(Store(root), seed=2)
+    return root
+
+
+@pytest.fixture
+def two_large(tmp_path: Path) -> Path:
+    """As large as a model is, so that one that is not let go is seen in a worker's memory."""
+    root = tmp_path / "store"
+    for seed in (1, 2):
+        contents = small_contents(seed, config={"hidden": 256, "layers": 3, "gnn_activation": False})
+        Store(root).publish("demo", contents, onnx=False, activate=seed == 1)
+    return root
+
+
+def is_free(manifest: Path) -> bool:
+    """Whether nobody has this version open."""
+    with exclusive_unless_held(manifest) as ours:
+        return ours
+
+
+def version(client: httpx.Client) -> int:
+    found: int = client.get("/health/ready").json()["version"]
+    return found
+
+
+def test_a_version_that_goes_live_takes_over(two: Path) -> None:
+    versions = Store(two).model("demo")
+    with in_thread(two) as client:
+        first = client.post("/predict", json={"nodes": [3]}).json()
+        versions.activate(2)
+        until(lambda: version(client) == 2)
+        second = client.post("/predict", json={"nodes": [3]}).json()
+        assert (first["version"], second["version"]) == (1, 2)
+        assert second["snapshot"] == versions.manifest(2).snapshot != first["snapshot"]
+        until(lambda: is_free(two / "demo" / "1" / "manifest.json"))
+        versions.rollback()
+        until(lambda: version(client) == 1)
+        told = client.get("/models").json()
+        assert (told["serving"]["version"], told["failure"]) == (1, None)
+        assert [(one["version"], one["live"]) for one in told["versions"]] == [(1, True), (2, False)]
+        page = client.get("/metrics").text
+        assert 'sgf_model_swaps_total{result="taken"} 3.0' in page
+        assert 'sgf_model_swaps_total{result="refused"} 0.0' in page  # there from the start: alerts need the rise from 0
+        created = datetime.fromisoformat(versions.manifest(1).created).timestamp()
+        assert [float(one) for one in re.findall(r"^sgf_model_created_timestamp_seconds (\S+)", page, re.MULTILINE)] == [
+            created
+        ]
+        assert f'sgf_model_info{{snapshot="{versions.manifest(1).snapshot}",version="1"}} 1.0' in page
+
+
+def test_the_maps_of_a_version_that_left_are_gone(two: Path) -> None:
+    def maps() -> Counter[str]:
+        gc.collect()
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        return Counter(part for line in lines for part in ("/demo/1/", "/demo/2/") if f"{two}{part}" in line)
+
+    with in_thread(two) as client:
+        client.post("/predict", json={"new_nodes": [{"id": 1, "features": [0.0] * 5, "neighbors": [0]}]})
+        assert set(maps()) == {"/demo/1/"}
+        Store(two).model("demo").activate(2)
+        until(lambda: version(client) == 2)
+        until(lambda: set(maps()) == {"/demo/2/"})
+
+
+def test_a_request_in_flight_finishes_on_the_version_that_it_began_with(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go, extended = threading.Event(), threading.Event(), NumpyEngine.extended
+    versions, answers = Store(two).model("demo"), list[Any]()
+    question = {"new_nodes": [{"id": "a", "features": [1, 2, 3, 4, 5], "neighbors": [0]}]}
+
+    def held_up(*arguments: Any) -> Any:
+        begun.set()
+        go.wait(60)
+        return extended(*arguments)
+
+    with in_thread(two, inline_cost=1, cache_bytes=0) as client:
+        alone = client.post("/predict", json=question).json()
+        monkeypatch.setattr(NumpyEngine, "extended", held_up)
+        caller = threading.Thread(target=lambda: answers.append(client.post("/predict", json=question).json()))
+        caller.start()
+        try:
+            assert begun.wait(60)
+            monkeypatch.setattr(NumpyEngine, "extended", extended)  # the new version answers its probes
+            versions.activate(2)
+            until(lambda: version(client) == 2)
+            assert client.post("/predict", json={"nodes": [3]}).json()["version"] == 2
+            assert not is_free(two / "demo" / "1" / "manifest.json")
+        finally:
+            go.set()
+        caller.join(timeout=60)
+        assert answers == [alone]
+        until(lambda: is_free(two / "demo" / "1" / "manifest.json"))
+
+
+def test_a_version_that_fails_its_probes_on_the_engine_that_serves_stays_out(
+    two: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store found it fine: there it was not this engine that answered."""
+    extended, bad = NumpyEngine.extended, Store(two).model("demo").manifest(2).snapshot
+
+    def wrong(engine: NumpyEngine, *arguments: Any) -> Any:
+        found = extended(engine, *arguments)
+        off = 0.01 if engine._snapshot.id == bad else 0.0
+        return dataclasses.replace(found, logits=found.logits + off)
+
+    monkeypatch.setattr(NumpyEngine, "extended", wrong)
+    with in_thread(two, auto_rollback=False) as client, caplog.at_level(logging.ERROR):
+        Store(two).model("demo").activate(2)
+        until(lambda: (client.get("/models").json()["failure"] or {}).get("version") == 2)
+        told = client.get("/models").json()["failure"]["error"]
+        assert "differ from the full-graph forward" in told
+        assert told in caplog.text
+        assert client.post("/predict", json={"nodes": [3]}).json()["version"] == 1
+        assert re.search(r'sgf_model_swaps_total{result="refused"} [1-9]', client.get("/metrics").text)
+
+
+def test_a_damaged_version_stays_out_and_the_old_one_goes_on(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.rollout.rollout.FIRST_PAUSE_SECONDS", 600.0)
+    versions = Store(two).model("demo")
+    with in_thread(two) as client:
+        states = two / "demo" / "2" / "states"
+        damaged = next(states.iterdir())
+        content = bytearray(damaged.read_bytes())
+        content[-1] ^= 1
+        damaged.chmod(0o644)
+        damaged.write_bytes(content)
+        (two / "demo" / "CURRENT").write_text("2\n")  # as if it had been damaged after it went live
+        until(lambda: (client.get("/models").json()["failure"] or {}).get("version") == 2)
+        failure = client.get("/models").json()["failure"]
+        assert damaged.name in failure["error"]
+        assert str(two) not in client.get("/models").text
+        assert version(client) == 1
+        assert 'sgf_model_swaps_total{result="refused"} 1.0' in client.get("/metrics").text
+        assert client.post("/predict", json={"nodes": [3]}).json()["version"] == 1
+        versions.activate(1)
+        until(lambda: client.get("/models").json()["failure"] is None)
+
+
+def test_it_starts_without_a_model_and_serves_the_first_one_that_comes(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with in_thread(root) as client:
+        assert refused(client.get("/health/ready"), 503, "not_ready") == "there is no model to serve yet"
+        refused(client.post("/predict", json={"nodes": [1]}), 503, "not_ready")
+        assert client.get("/health/live").status_code == 200
+        assert "sgf_ready 0.0" in client.get("/metrics").text
+        publish(Store(root), activate=True)
+        until(lambda: client.get("/health/ready").status_code == 200)
+        assert client.post("/predict", json={"nodes": [1]}).status_code == 200
+        assert "sgf_ready 1.0" in client.get("/metrics").text
+
+
+def test_a_store_with_several_models_needs_to_be_told_which(two: Path) -> None:
+    publish(Store(two), model="other", activate=True)
+    with in_thread(two) as client:
+        refused(client.get("/health/ready"), 503, "not_ready")
+        assert "--model" in client.get("/models").json()["failure"]["error"]
+    with in_thread(two, model="other") as client:
+        assert client.get("/health/ready").json()["model"] == "other"
+
+
+def test_another_model_beside_the_served_one_changes_nothing(two: Path) -> None:
+    versions = Store(two).model("demo")
+    with in_thread(two) as client:
+        publish(Store(two), model="other", activate=True)
+        versions.activate(2)
+        until(lambda: version(client) == 2)
+        assert client.get("/models").json()["failure"] is None
+
+
+def test_what_other_libraries_say_of_a_failure_is_not_published(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with in_thread(two, backend="onnx") as client:  # these versions have no model.onnx: our own sentence
+        assert "model.onnx" in client.get("/models").json()["failure"]["error"]
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("cannot map /srv/secret")
+
+    monkeypatch.setattr("service.rollout.rollout.load", fails)
+    with in_thread(two) as client:
+        assert client.get("/models").json()["failure"]["error"] == "RuntimeError; the log has the details"
+
+
+def test_a_version_that_failed_is_tried_again(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ails it may pass: here, memory."""
+    tries = []
+
+    def fails_once(*arguments: Any) -> Any:
+        tries.append(arguments)
+        if len(tries) == 1:
+            raise MemoryError
+        return load(*arguments)
+
+    monkeypatch.setattr("service.rollout.rollout.load", fails_once)
+    monkeypatch.setattr("service.rollout.rollout.FIRST_PAUSE_SECONDS", 0.1)
+    with in_thread(two) as client:
+        until(lambda: client.get("/health/ready").status_code == 200)
+    assert len(tries) == 2
+
+
+def test_a_store_that_goes_away_does_not_stop_the_service(two: Path) -> None:
+    with in_thread(two) as client:
+        shutil.move(two, two.with_name("away"))
+        until(lambda: client.get("/models").json()["failure"] is not None)
+        assert client.post("/predict", json={"nodes": [3]}).status_code == 200
+
+
+@pytest.mark.parametrize("at", ["2026-01-01T00:00:00", "yesterday", ""])
+def test_a_damaged_time_in_the_history_does_not_stop_the_start(two: Path, at: str) -> None:
+    line = json.dumps({"action": "activate", "version": 1, "at": at})
+    (two / "demo" / "HISTORY").write_text(f"{line}\n")
+    with in_thread(two) as client:
+        assert version(client) == 1
+
+
+def test_models_lists_the_versions_and_names_the_damage(two: Path) -> None:
+    versions = Store(two).model("demo")
+    with in_thread(two) as client:
+        assert client.get("/models").json()["problem"] is None
+        with (two / "demo" / "HISTORY").open("a") as log:
+            log.write("garbage\n")
+        answer = client.get("/models").json()
+        assert "HISTORY: 1 line(s) cannot be understood" in answer["problem"]
+        assert [(one["version"], one["live"]) for one in answer["versions"]] == [(1, True), (2, False)]
+        (two / "demo" / "CURRENT").write_text("garbage")
+        (two / "demo" / "2" / "manifest.json").unlink()
+        answer = client.get("/models").json()
+        assert "CURRENT: holds 'garbage'" in answer["problem"]
+        assert [(one["version"], "damaged" in one) for one in answer["versions"]] == [(1, False), (2, True)]
+        assert version(client) == 1
+        versions.activate(1)
+        assert client.get("/models").json()["problem"] is None
+
+
+def test_swaps_under_load_with_two_workers_lose_no_request(two_large: Path) -> None:
+    """Every answer is 200 and is that of the version that it names."""
+    versions = Store(two_large).model("demo")
+    question = {"nodes": [3], "new_nodes": [{"id": "a", "features": [0.5, 1.0, -1.0, 0.0, 2.0], "neighbors": [0, 5]}]}
+    seen: Counter[int] = Counter()
+    wrong: list[str] = []
+    stop = threading.Event()
+    with in_processes(two_large, workers=2) as (client, process, _lines):
+
+        def taken() -> int:
+            """Versions that workers took into service."""
+            page = client.get("/metrics").text
+            return int(page.partition('sgf_model_swaps_total{result="taken"} ')[2].partition(".")[0] or -1)
+
+        right = {}
+        for turn, number in enumerate((1, 2, 1), start=1):
+            versions.activate(number)
+            until(lambda turn=turn: taken() == 2 * turn)
+            right[number] = client.post("/predict", json=question).json()["predictions"]
+        assert not np.allclose(right[1][0]["probabilities"], right[2][0]["probabilities"], atol=1e-3)
+
+        def load() -> None:
+            while not stop.is_set():
+                with httpx.Client(base_url=client.base_url, timeout=30) as own:  # now this worker, now that one
+                    for _ in range(20):
+                        response = own.post("/predict", json=question)
+                        if (
+                            response.status_code != 200
+                            or response.json()["predictions"] != right[response.json()["version"]]
+                        ):
+                            wrong.append(response.text)
+                        else:
+                            seen[response.json()["version"]] += 1
+
+        callers = [threading.Thread(target=load) for _ in range(3)]
+        for caller in callers:
+            caller.start()
+        memory = []
+        for turn in range(SWAPS):
+            before, swaps = seen.total(), taken()
+            versions.activate(2 - turn % 2)
+            until(lambda before=before: seen.total() > before + 20)
+            until(lambda swaps=swaps: taken() == swaps + 2)
+            memory.append(private_bytes(process.pid))
+        stop.set()
+        for caller in callers:
+            caller.join(timeout=20)
+    assert wrong == []
+    assert min(seen[1], seen[2]) > 20
+    assert np.median(memory[-3:]) < 1.05 * np.median(memory[2:5]), memory  # versions that left took their memory with them
+
+
+def private_bytes(parent: int) -> int:
+    """Anonymous memory of a process's children: the workers."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    status = [Path(f"/proc/{child}/status").read_text() for child in children]
+    return sum(int(line.split()[1]) * 1024 for text in status for line in text.splitlines() if line.startswith("RssAnon"))

@@ -1,0 +1,114 @@
+"""The exactness suite must fail when the mathematics is wrong: one mutant for every way in which it has gone wrong before.
+
+In float32 and on a large graph several of these would pass unseen (docs/mathematics.md, trap 1): the suite runs in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+
+from sgformer import AttentionSums, sums
+from sgformer.request_time import extension, neighborhood
+from sgformer.request_time.neighborhood import Ball, Neighborhood
+from tests.sgformer.cases import Case, cases, check_new_nodes
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+
+
+@settings(max_examples=300, derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False)
+@given(cases())
+def exactness_suite(case: Case) -> None:
+    check_new_nodes(case)
+
+
+def drop_the_sums(patch: pytest.MonkeyPatch) -> None:
+    original = AttentionSums._products
+    patch.setattr(AttentionSums, "_products", lambda *args: [0 * part for part in original(*args)])
+
+
+def skip_the_self_update_of_independent_nodes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AttentionSums, "attend_each_added", lambda self, query, _key, value: self.attend(query, value))
+
+
+def skip_the_self_update_of_joint_nodes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AttentionSums, "with_rows", lambda self, *_rows: self)
+
+
+def keep_stale_degrees(patch: pytest.MonkeyPatch) -> None:
+    original = neighborhood._ball
+
+    def stale(*args: Any) -> Ball:
+        ball = original(*args)
+        return replace(ball, new_degrees=ball.degrees)
+
+    patch.setattr(neighborhood, "_ball", stale)
+
+
+def keep_the_radius_one_too_small(patch: pytest.MonkeyPatch) -> None:
+    original = neighborhood.radius
+    patch.setattr(neighborhood, "radius", lambda layer, layers: max(0, original(layer, layers) - 1))
+
+
+def forget_to_count_the_new_node(patch: pytest.MonkeyPatch) -> None:
+    original = sums._scale
+    patch.setattr(sums, "_scale", lambda kind, query, key, count: original(kind, query, key, count - 1))
+
+
+def use_the_other_norm(patch: pytest.MonkeyPatch) -> None:
+    original = sums._scale
+    other = {"row": "frobenius", "frobenius": "row"}
+    patch.setattr(sums, "_scale", lambda kind, query, key, count: original(other[kind], query, key, count))
+
+
+def overlook_edges_between_neighbors(patch: pytest.MonkeyPatch) -> None:
+    nothing = np.empty(0, dtype=np.int64)
+    patch.setattr(neighborhood, "_edges_within", lambda *_: (nothing, nothing))
+
+
+def overlook_edges_between_new_nodes(patch: pytest.MonkeyPatch) -> None:
+    original = neighborhood._links_into_new
+    none = np.empty((2, 0), dtype=np.int64)
+    patch.setattr(neighborhood, "_links_into_new", lambda new, *rest: original(replace(new, edges=none), *rest))
+
+
+def answer_with_frozen_neighbors(patch: pytest.MonkeyPatch) -> None:
+    original = Neighborhood.around.__func__  # type: ignore[attr-defined]  # mypy sees the bound method only
+    frozen = classmethod(lambda cls, new, adjacency, layers, limit: original(cls, new, adjacency, min(layers, 1), limit))
+    patch.setattr(Neighborhood, "around", frozen)
+
+
+def hide_the_new_node_from_its_neighbors(patch: pytest.MonkeyPatch) -> None:
+    original = extension._recomputed
+    patch.setattr(extension, "_recomputed", lambda *args: original(*args[:-1], 0 * args[-1]))
+
+
+MUTANTS: list[Mutant] = [
+    drop_the_sums,
+    skip_the_self_update_of_independent_nodes,
+    skip_the_self_update_of_joint_nodes,
+    keep_stale_degrees,
+    keep_the_radius_one_too_small,
+    forget_to_count_the_new_node,
+    use_the_other_norm,
+    overlook_edges_between_neighbors,
+    overlook_edges_between_new_nodes,
+    answer_with_frozen_neighbors,
+    hide_the_new_node_from_its_neighbors,
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_the_exactness_suite_catches(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    with np.errstate(all="ignore"), pytest.raises(AssertionError, match="off by"):
+        exactness_suite()
+
+
+def test_the_exactness_suite_passes_without_a_mutant() -> None:
+    exactness_suite()

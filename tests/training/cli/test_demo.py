@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_store import Store
+from sgformer import ModelConfig
+from training.__main__ import main
+from training.data.datasets import digits
+from training.data.labelled import TEST, TRAIN, VALIDATION
+from training.data.splits import per_class_split, random_split
+from training.fit.loop import TrainingConfig, train
+
+
+def test_the_demo_learns_digits_and_its_new_node_is_exact(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "training", "--recipe", "digits", "--epochs", "40", "--json", "--activate"]
+    result = subprocess.run([*command, "--store", str(tmp_path / "models")], capture_output=True, text=True, check=True)
+    told = json.loads(result.stdout)
+    assert result.stderr == ""
+    assert told["nodes"] == 1796
+    assert told["scores"]["test"]["accuracy"] > 0.95
+    assert told["new_node"]["exactness"] == "exact"
+    assert told["new_node"]["label"] == told["new_node"]["truth"]
+    assert told["new_node"]["recomputed"] == digits.NEIGHBORS
+    assert told["new_node"]["largest_difference"] < 1e-5
+    with Store(tmp_path / "models").model("digits").open() as snapshot:
+        assert snapshot.manifest.scores["test_accuracy"] == told["scores"]["test"]["accuracy"]
+        assert snapshot.manifest.classes == tuple("0123456789")
+        assert snapshot.manifest.training["regime"] == "full graph"
+    assert b"<html" in (Store(tmp_path / "models").model("digits").report(1) or b"")
+    assert not list((tmp_path / "training").iterdir()), "a published run needs no checkpoint"
+
+
+def test_a_person_sees_the_score_and_the_drawing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["--epochs", "2", "--hidden", "8", "--no-publish"]) == 0
+    shown = capsys.readouterr().out
+    assert "test accuracy" in shown
+    assert "@@" in shown
+    assert "exact: " in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--alpha", "1"], "alpha must lie in [0, 1), got 1.0"),
+        (["--hidden", "0"], "hidden must be a whole number"),
+        (["--epochs", "0"], "epochs must be at least 1, got 0"),
+        (["--seed", "-1"], "seed must be at least 0, got -1"),
+        (["--lr", "-1"], "learning_rate must be a finite number of at least 0, got -1.0"),
+        (["--batch-nodes", "1"], "batch_nodes must be at least 2, got 1"),
+        (["--recipe", "soup"], "there is no recipe 'soup', expected a file.toml or one of"),
+    ],
+)
+def test_a_bad_setting_is_one_line_and_exit_code_two(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--no-publish"]) == 2
+    assert capsys.readouterr().err.startswith(f"sgf-train: {message}")
+
+
+def test_missing_data_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SGF_DATA_ROOT", str(tmp_path))
+    assert main(["--dataset", "actor", "--no-publish"]) == 1
+    assert "actor.npz is not there: set SGF_DATA_ROOT" in capsys.readouterr().err
+    assert main(["--dataset", "soup", "--no-publish"]) == 1
+    assert "there is no data set 'soup', expected one of digits, cora" in capsys.readouterr().err
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    data, _ = digits.with_drawing()
+    config = ModelConfig(in_features=64, out_features=10, hidden=8, attention_dropout=0.5, gnn_dropout=0.5)
+    first, second = (train(config, data, TrainingConfig(epochs=3, seed=4)).model.weights() for _ in range(2))
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, second[name])
+
+
+def test_every_labelled_node_is_in_one_part() -> None:
+    labelled = np.arange(1000) % 10 != 0
+    split = random_split(labelled, seed=0)
+    assert [int((split == part).sum()) for part in (TRAIN, VALIDATION, TEST)] == [450, 225, 225]
+    assert (split[~labelled] == -1).all()
+    assert not np.array_equal(split, random_split(labelled, seed=1))
+
+
+def test_some_nodes_of_every_class_train() -> None:
+    labels = np.random.default_rng(0).integers(0, 5, 3000)
+    split = per_class_split(labels, seed=0)
+    assert np.bincount(labels[split == TRAIN]).tolist() == [20] * 5
+    assert [int((split == part).sum()) for part in (VALIDATION, TEST)] == [500, 1000]

@@ -1,0 +1,204 @@
+"""The loop: every task learns, mini-batches are what they say, and a killed run ends as if it had not been killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from model_store import Store
+from sgformer import ConfigError, Graph, SGFormer, SparseRows
+from tests.sgformer.cases import graphs
+from tests.training.samples import config, labelled
+from training.__main__ import main
+from training.fit import tasks
+from training.fit.batches import induced, random_partition
+from training.fit.checkpoint import CheckpointError
+from training.fit.loop import Epoch, Stopped, TrainingConfig, TrainingError, _optimizer, train
+
+
+@pytest.mark.parametrize(("task", "least"), [("multiclass", 0.8), ("multilabel", 0.85), ("regression", 0.3)])
+@pytest.mark.parametrize("batch_nodes", [None, 100])
+def test_every_task_learns(task: Any, least: float, batch_nodes: int | None) -> None:
+    data = labelled(task)
+    settings = TrainingConfig(epochs=60, learning_rate=0.02, batch_nodes=batch_nodes)
+    trained = train(config(data, attention_dropout=0.0, gnn_dropout=0.0), data, settings)
+    assert trained.scores["test"][data.metric] > least
+    assert trained.best.validation == max(epoch.validation for epoch in trained.history)
+    assert set(trained.scores) == {"train", "validation", "test"}
+
+
+def test_patience_ends_a_run_that_does_not_get_better() -> None:
+    data = labelled()
+    frozen = config(data, gnn_batch_norm=False)  # its running statistics would move without any learning
+    trained = train(frozen, data, TrainingConfig(epochs=500, learning_rate=0.0, patience=3))
+    assert len(trained.history) == 4
+
+
+def test_the_two_branches_have_a_weight_decay_each() -> None:
+    model = SGFormer(config(labelled(), gnn_input="own"))
+    optimizer = _optimizer(model, TrainingConfig(weight_decay=0.1, gnn_weight_decay=0.2))
+    decay = {id(one): group["weight_decay"] for group in optimizer.param_groups for one in group["params"]}
+    found = {name: decay[id(one)] for name, one in model.named_parameters()}
+    assert {name.partition(".")[0] for name, one in found.items() if one == 0.2} == {
+        "graph_input",
+        "graph_input_norm",
+        "graph_layers",
+        "output",
+    }
+    assert {name.partition(".")[0] for name, one in found.items() if one == 0.1} == {
+        "input",
+        "input_norm",
+        "query",
+        "key",
+        "value",
+        "attention_norm",
+    }
+
+
+@pytest.mark.parametrize("task", ["multiclass", "regression"])
+def test_training_that_comes_apart_says_so(task: Any) -> None:
+    data = labelled(task)
+    with pytest.raises(TrainingError, match=r"epoch \d+: loss .*a smaller learning rate\?"):
+        train(config(data, input_layer_norm=False), data, TrainingConfig(epochs=30, learning_rate=1e30))
+
+
+def test_a_split_without_validation_is_refused() -> None:
+    data = labelled()
+    with pytest.raises(ConfigError, match="the split has no validation nodes"):
+        train(config(data), replace(data, split=np.zeros_like(data.split)), TrainingConfig(epochs=1))
+
+
+def test_a_partition_has_every_node_once_and_no_batch_of_one() -> None:
+    for count, size in ((10, 3), (10, 5), (7, 3), (5, 100)):
+        batches = list(random_partition(count, size, np.random.default_rng(0)))
+        assert sorted(np.concatenate(batches).tolist()) == list(range(count))
+        assert min(map(len, batches)) >= 2
+
+
+@given(graphs(sparse=False))
+def test_an_induced_graph_has_the_edges_among_its_nodes(graph: Graph) -> None:
+    check_induced(graph)
+
+
+@given(graphs(sparse=True))
+def test_an_induced_graph_of_sparse_features(graph: Graph) -> None:
+    check_induced(graph)
+
+
+def check_induced(graph: Graph) -> None:
+    nodes = np.flatnonzero(np.random.default_rng(graph.num_nodes).random(graph.num_nodes) < 0.6)
+    part = induced(graph, nodes)
+    edges = graph.adjacency.edge_index()
+    place = {node: number for number, node in enumerate(nodes.tolist())}
+    expected = {(place[a], place[b]) for a, b in edges.T.tolist() if a in place and b in place}
+    assert {(a, b) for a, b in part.adjacency.edge_index().T.tolist()} == expected
+    whole, rows = (one.toarray() if isinstance(one, SparseRows) else one for one in (graph.features, part.features))
+    np.testing.assert_array_equal(rows, whole[nodes])
+
+
+def test_scores_leave_unlabelled_entries_out() -> None:
+    labels = np.array([[1.0, np.nan], [0.0, 1.0], [np.nan, np.nan], [1.0, 0.0]])
+    logits = np.array([[2.0, -9.0], [-1.0, 1.0], [9.0, 9.0], [1.0, -2.0]])
+    for name in ("roc_auc", "macro_f1", "accuracy"):
+        assert tasks.score(name, logits, labels, "multilabel") == 1
+    values = np.array([[1.0], [5.0]])
+    assert tasks.score("mae", values, np.array([3.0, np.nan]), "regression") == 2
+    assert tasks.better("mae", 1, 2)
+    assert tasks.better("r2", 2, 1)
+
+
+@pytest.mark.parametrize("batch_nodes", [None, 100])
+def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path: Path, batch_nodes: int | None) -> None:
+    data = labelled()
+    settings = TrainingConfig(epochs=12, batch_nodes=batch_nodes, seed=3)
+    whole = train(config(data), data, settings)
+    checkpoint = tmp_path / "run.safetensors"
+    epochs: list[Epoch] = []
+    with pytest.raises(Stopped):
+        train(config(data), data, settings, epochs.append, checkpoint=checkpoint, stop=lambda: len(epochs) == 5)
+    seen: list[Epoch] = []
+    resumed = train(config(data), data, settings, seen.append, checkpoint=checkpoint, resume=True)
+    assert tuple(seen) == whole.history == resumed.history
+    for name, array in whole.model.weights().items():
+        np.testing.assert_array_equal(array, resumed.model.weights()[name])
+    again = train(config(data), data, settings, checkpoint=checkpoint, resume=True)
+    assert again.history == whole.history, "a finished run is not trained again"
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    data, checkpoint = labelled(), tmp_path / "run.safetensors"
+    with pytest.raises(Stopped):
+        train(config(data), data, TrainingConfig(epochs=9), checkpoint=checkpoint, stop=lambda: True)
+    with pytest.raises(CheckpointError, match="is of a run with another training; start without --resume"):
+        train(config(data), data, TrainingConfig(epochs=8), checkpoint=checkpoint, resume=True)
+    other = replace(data, labels=np.roll(data.labels, 1))
+    with pytest.raises(CheckpointError, match="is of a run with another data"):
+        train(config(data), other, TrainingConfig(epochs=9), checkpoint=checkpoint, resume=True)
+    checkpoint.write_bytes(b"hello")
+    with pytest.raises(CheckpointError, match="is not a checkpoint"):
+        train(config(data), data, TrainingConfig(epochs=9), checkpoint=checkpoint, resume=True)
+
+
+KILLS = int(os.environ.get("SGF_TRAINING_KILLS", "3"))
+
+
+def command(store: Path, *flags: str) -> list[str]:
+    settings = ["--dataset", "digits", "--epochs", "150", "--hidden", "16", "--seed", "5", "--checkpoint-every", "0"]
+    return [sys.executable, "-m", "training", *settings, "--json", "--store", str(store), *flags]
+
+
+def test_kills_change_nothing(tmp_path: Path) -> None:
+    """kill -9 at random moments of a training process, resumed each time: the published weights are the same."""
+    subprocess.run(command(tmp_path / "a" / "models"), check=True, capture_output=True)
+    moments, kills = random.Random(0), 0  # noqa: S311  # moments, not secrets
+    checkpoint = tmp_path / "b" / "training" / "digits.safetensors"
+    while kills < KILLS:
+        process = subprocess.Popen(command(tmp_path / "b" / "models", "--resume"), stdout=subprocess.DEVNULL)
+        before, began = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0, time.monotonic()
+        while process.poll() is None and time.monotonic() - began < 60:
+            if checkpoint.exists() and checkpoint.stat().st_mtime_ns != before:
+                break
+            time.sleep(0.01)
+        time.sleep(moments.uniform(0, 0.1))
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+        else:
+            break
+    assert kills == KILLS, "the run was over before it could be killed often enough"
+    subprocess.run(command(tmp_path / "b" / "models", "--resume"), check=True, capture_output=True)
+    one, other = (Store(tmp_path / place / "models").model("digits").open(1) for place in ("a", "b"))
+    with one, other:
+        assert one.weights.keys() == other.weights.keys()
+        for name, array in one.weights.items():
+            np.testing.assert_array_equal(array, other.weights[name])
+        assert one.manifest.scores == other.manifest.scores
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_a_run_that_can_be_resumed(tmp_path: Path, number: signal.Signals) -> None:
+    process = subprocess.Popen(command(tmp_path / "models", "--epochs", "100000"), stderr=subprocess.PIPE, text=True)
+    checkpoint = tmp_path / "training" / "digits.safetensors"
+    began = time.monotonic()
+    while not checkpoint.exists() and time.monotonic() - began < 60:
+        time.sleep(0.05)
+    os.kill(process.pid, number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.startswith("stopped; the same command with --resume goes on from ")
+    kept = checkpoint.read_bytes()
+    assert not (tmp_path / "models").exists()
+    assert main([*command(tmp_path / "models", "--epochs", "1", "--no-publish")[3:]]) == 0
+    assert checkpoint.with_suffix(".earlier.safetensors").read_bytes() == kept, "a new run put the stopped one aside"

@@ -1,0 +1,1 @@
+"""The tables of the paper, computed again and compared."""

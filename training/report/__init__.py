@@ -1,0 +1,1 @@
+"""The report page of a training run."""
