@@ -27,14 +27,13 @@ def timed(step):
 app, imported = timed(lambda: __import__("service.app"))
 from pathlib import Path
 from model_store import Store
-from service.predict.engine import engine_for
-from service.settings import Settings
+from service.engines.engine import engine_for
 versions = Store(sys.argv[1]).model("bench")
 opened, open_seconds = timed(lambda: versions.open(verify="sizes"))
 opened.close()
 snapshot, verified = timed(versions.open)
 def warm():
-    snapshot.probes.replay(engine_for(snapshot, Settings(store=Path(sys.argv[1]))), snapshot.manifest.probe_tolerance)
+    snapshot.probes.replay(engine_for(snapshot, "auto", "auto"), snapshot.manifest.probe_tolerance)
 print(json.dumps({"import": imported, "open": open_seconds, "verify": verified - open_seconds, "warm": timed(warm)[1]}))
 """
 

@@ -3,14 +3,15 @@
 Three budgets, each in the unit in which the resource is spent:
 
     time    a queue may hold `max_queue_seconds` of work: what it takes to answer all that wait, at the measured rate
-    work    a lane runs at most `limit` requests at once; expensive requests leave their place and wait for the worker thread
+    work    a lane runs at most `limit` requests at once; expensive requests leave their place and wait elsewhere
     bytes   received bodies and unsent answers of all connections together stay below `max_buffer_bytes`
 
-A queue within its bound is served oldest first, and nothing is refused. Beyond it, and from a quarter of it on while the
-queue grows, it is served newest first (adaptive LIFO, Maurer, "Fail at Scale", ACM Queue 13/8, 2015): what is answered is
-answered quickly, and beyond the bound a request that has waited for PATIENCE times as long is refused. A client that retries
-at once is therefore refused a few times per second, not thousands of times, so that refusals cannot keep an overload alive;
-a load that fits the bound again is served at once.
+A queue within its bound is served oldest first, and nothing is refused. A queue that exceeds its bound is overloaded until
+hardly any request is refused. While it is overloaded it is kept short, so that answers are quick: a request that arrives
+while another one has waited for SHORT_SECONDS is refused, which is cheap. A request on a connection that was refused less
+than RETRY_SECONDS ago is not refused at once again: it is delayed until no other request waits, and refused after PATIENCE
+times the bound. Clients that retry at once therefore cause a few refusals per second, not thousands, and cannot keep an
+overload alive.
 """
 
 from __future__ import annotations
@@ -38,12 +39,16 @@ WINDOW_SECONDS = 0.05
 """How often a lane with a queue measures its rate, and looks for requests that have waited too long."""
 SMOOTHING = 0.4
 """Weight of the last window in the measured rate."""
-GROWTH = 1.2
-"""Arrivals per answer in one window from which on a queue grows. Clients that send their next request when they have their
-answer arrive as often as they are answered, however many they are."""
+SHORT_SECONDS = 0.005
+"""Longest wait in an overloaded queue at which it takes another request."""
+CALM_SHARE = 0.05
+"""Refusals per answer, in one window, below which an overload has ended."""
+REFUSAL_SECONDS = 0.005
+"""Requests that are refused as they arrive are answered together, once per this time: each costs less."""
+RETRY_SECONDS = 0.1
+"""A request that follows a refusal on the same connection within this time is a retry that ignores `Retry-After`."""
 PATIENCE = 2.0
-"""Times the bound: how long a request waits before it is refused. At a constant r times the capacity, r - 1 times this long
-is ahead in the queue, so that from 1.5 times the capacity on the queue stays beyond its bound, and newest first."""
+"""Times the bound: how long a delayed request waits."""
 
 
 class Place:
@@ -67,39 +72,54 @@ class Lane:
     def __init__(self, limit: int, max_seconds: float, metrics: Metrics) -> None:
         self._limit, self._max_seconds, self._metrics = limit, max_seconds, metrics
         self._waiting: deque[Request | Unparsed] = deque()
+        self._delayed: deque[Request | Unparsed] = deque()
         self._running, self._scheduled = 0, False
-        self._arrivals, self._answers, self._rate, self._window_start = 0, 0, 0.0, 0.0
+        self._answers, self._rate, self._window_start = 0, 0.0, 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop  # of the requests that wait; `get_running_loop` is a system call
-        self.newest_first, self._is_full, self._refused = False, False, 0
+        self._is_overloaded, self._refused, self._refused_in_all = False, 0, 0
+        self._excess: list[Request | Unparsed] = []
 
     @property
     def is_busy(self) -> bool:
         """A request that arrives now has to wait."""
-        return bool(self._waiting)
+        return bool(self._waiting or self._delayed)
 
     @property
     def depth(self) -> int:
         """Requests that wait or run."""
-        return len(self._waiting) + self._running
+        return len(self._waiting) + len(self._delayed) + self._running
+
+    @property
+    def _oldest(self) -> float:
+        """When the request arrived that has waited longest."""
+        return min((queue[0].arrived for queue in (self._waiting, self._delayed) if queue), default=float("inf"))
 
     def arrive(self, request: Request | Unparsed) -> None:
         """Starts the request, now or later, or refuses it."""
         loop = request.connection.loop
-        request.arrived = loop.time()
-        self._arrivals += 1
-        if self._running < self._limit and not self._waiting:
+        now = request.arrived = loop.time()
+        queue = self._waiting
+        if self._running < self._limit and not self.is_busy:
             self._start(request)
             return
-        self._waiting.append(request)
+        if self._is_overloaded:
+            if now - request.connection.refused_at < RETRY_SECONDS:
+                queue = self._delayed
+            elif queue and now - queue[0].arrived > SHORT_SECONDS:
+                self._excess.append(request)
+                if len(self._excess) == 1:
+                    loop.call_later(REFUSAL_SECONDS, self._refuse_excess)
+                return
+        queue.append(request)
         if self._timer is None:
-            self._arrivals, self._answers, self._window_start = 0, 0, request.arrived
+            self._answers, self._window_start = 0, now
             self._loop, self._timer = loop, loop.call_later(WINDOW_SECONDS, self._end_window)
 
     def leave(self) -> None:
         self._running -= 1
         self._answers += 1
-        if self._waiting and not self._scheduled:
+        if self.is_busy and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._start_waiting)
 
@@ -110,41 +130,56 @@ class Lane:
     def _start_waiting(self) -> None:
         self._scheduled = False
         self._refuse_expired()
-        while self._waiting and self._running < self._limit:
-            request = self._waiting.pop() if self.newest_first else self._waiting.popleft()
+        while self._running < self._limit and (queue := self._waiting or self._delayed):
+            request = queue.popleft()
             if not (request.is_gone or request.is_refused):
                 self._start(request)
 
     def _end_window(self) -> None:
-        now, is_growing = self._loop.time(), self._arrivals > GROWTH * self._answers
+        now = self._loop.time()
         rate = self._answers / max(now - self._window_start, WINDOW_SECONDS)
         self._rate = rate if not self._rate else SMOOTHING * rate + (1 - SMOOTHING) * self._rate
-        self._arrivals, self._answers, self._window_start = 0, 0, now
-        bound, loop = self._max_seconds * self._rate, self._loop
-        self.newest_first = len(self._waiting) > (bound / 4 if is_growing else bound)
-        self._is_full = len(self._waiting) > bound
+        is_full = self.depth - self._running > self._max_seconds * self._rate and self._oldest < now - self._max_seconds
+        is_calm = self._refused <= CALM_SHARE * self._answers
+        if is_full and not self._is_overloaded:
+            LOG.warning("overloaded: %d requests wait or run, at %.0f answers per second", self.depth, self._rate)
+        if self._is_overloaded and is_calm and not is_full:
+            LOG.warning("the overload has ended; %d requests were refused", self._refused_in_all)
+            self._refused_in_all = 0
+        self._is_overloaded = is_full or (self._is_overloaded and not is_calm)
+        self._refused, self._answers, self._window_start = 0, 0, now
         self._refuse_expired()
-        if self._refused:
-            LOG.warning("refused %d requests that had waited for too long; %d wait or run", self._refused, self.depth)
-            self._refused = 0
-        if self._waiting:
-            self._timer = loop.call_later(WINDOW_SECONDS, self._end_window)
+        if self.is_busy or self._is_overloaded:
+            self._timer = self._loop.call_later(WINDOW_SECONDS, self._end_window)
         else:
-            self._timer, self._rate, self.newest_first, self._is_full = None, 0.0, False, False
+            self._timer, self._rate = None, 0.0
+
+    def _refuse_excess(self) -> None:
+        excess, self._excess = self._excess, []
+        refusal = overloaded(f"{self.depth} requests wait or run")
+        for request in excess:
+            if not (request.is_gone or request.is_refused):
+                self._refuse(request, refusal)
 
     def _refuse_expired(self) -> None:
         """A few at a time, with every batch that is started: all at once would delay the answers for milliseconds."""
-        patience = PATIENCE * self._max_seconds
-        if not (self._is_full and self._waiting) or self._loop.time() < self._waiting[0].arrived + patience:
+        if not self._is_overloaded:
             return
-        refusal = overloaded(f"{self.depth} requests wait or run, and this one has waited for {patience:g} s")
-        arrived = self._loop.time() - patience
-        while self._waiting and self._waiting[0].arrived <= arrived:
-            request = self._waiting.popleft()
-            if not (request.is_gone or request.is_refused):
-                self._refused += 1
-                self._metrics.turned_away("queue")
-                request.refuse(refusal)
+        patience = PATIENCE * self._max_seconds
+        expired, depth = self._loop.time() - patience, self.depth
+        for queue in (self._waiting, self._delayed):
+            while queue and queue[0].arrived <= expired:
+                request = queue.popleft()
+                if not (request.is_gone or request.is_refused):
+                    reason = f"{depth} requests wait or run, and this one has waited for {patience:g} s"
+                    self._refuse(request, overloaded(reason))
+
+    def _refuse(self, request: Request | Unparsed, refusal: Refusal) -> None:
+        self._refused += 1
+        self._refused_in_all += 1
+        self._metrics.turned_away("queue")
+        request.connection.refused_at = self._loop.time()
+        request.refuse(refusal)
 
 
 class Admission:

@@ -7,7 +7,6 @@ import ctypes
 import gc
 import logging
 import os
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -21,9 +20,9 @@ from service.jobs.leader import Leader
 from service.jobs.local import FOLDER, LocalRunner
 from service.jobs.pages import admin_pages
 from service.jobs.runner import Runner
-from service.predict.answering import Answering
 from service.predict.batching import Batcher
 from service.predict.cache import cache_for
+from service.predict.predictor import Predictor
 from service.rollout.rollout import Rollout
 from service.settings import REMOVED, Settings
 from service.telemetry import logs
@@ -32,9 +31,8 @@ from service.telemetry.metrics import Metrics
 LOG = logging.getLogger("service.app")
 BOOKING_SECONDS, SWEEP_SECONDS = 0.1, 0.25
 M_MMAP_THRESHOLD = -3
-SWITCH_SECONDS = 0.0001
-"""How long the worker thread may keep the interpreter from the event loop. With Python's default of 5 ms, each step of a
-cheap request would wait for as long while an expensive one is computed."""
+GC_THRESHOLD = 20_000
+"""Objects between two runs of the garbage collector. Requests leave no cycles; with the default of 700 it runs in vain."""
 
 
 def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gateway:
@@ -68,7 +66,8 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
         if leader is not None:
             leader.start()
         gc.collect()
-        gc.freeze()  # what was imported and loaded stays: no collection needs to walk over it again
+        gc.set_threshold(GC_THRESHOLD)
+        gc.freeze()  # what was imported and model stays: no collection needs to walk over it again
         try:
             yield
         finally:
@@ -82,7 +81,7 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
                 await cache.close()
             book()
 
-    answering = Answering(settings, metrics, batcher, cache)
+    answering = Predictor(settings, metrics, batcher, cache)
     admin = admin_pages(runner, Catalogue(settings.data_root), rollout)
     others = pages(rollout, metrics, lifespan, bool(settings.api_keys), admin)
     return Gateway(settings, metrics, rollout, answering, admission, log, others)
@@ -114,7 +113,6 @@ def _give_memory_back() -> None:
 def app_from_env() -> Gateway:
     writer = logs.set_up()
     _give_memory_back()
-    sys.setswitchinterval(SWITCH_SECONDS)
     for name in REMOVED:
         if name in os.environ:
             LOG.warning("%s has no effect any more: see SGF_MAX_QUEUE_SECONDS", name)

@@ -116,7 +116,7 @@ class Settings:
         200_000, "most links that the exact answers of one request may walk over; frozen ones are not limited", _count
     )
     max_queue_seconds: float = _setting(
-        0.15, "work that may wait for one worker; beyond it a request is refused (429) after twice this time", _seconds
+        0.15, "work that may wait for one worker; beyond it requests are refused (429)", _seconds
     )
     max_buffer_bytes: int = _setting(
         64 * 2**20,
@@ -127,9 +127,9 @@ class Settings:
     key_rate: int = _setting(0, "requests per second, worker and API key, beyond which 429; 0: no limit", _from_zero)
     batch_cost: int = _setting(4096, "work of one batch, about one unit per node and neighbour", _count)
     inline_cost: int = _setting(
-        512, "work of a request up to which it is answered on the event loop; more goes to the worker thread", _from_zero
+        512, "work of a request up to which it is answered on the event loop; more goes to the compute process", _from_zero
     )
-    deadline_seconds: float = _setting(2.0, "longest wait for the worker thread; then 503", _seconds)
+    deadline_seconds: float = _setting(2.0, "longest wait for an expensive answer; then 503", _seconds)
     body_seconds: float = _setting(10.0, "longest wait for a request's body; then 408", _seconds)
     redis_url: str | None = _setting(
         None, "shared cache, and jobs for sgf-worker; empty: a cache in each process, and local jobs", _url, secret=True

@@ -6,26 +6,26 @@ from typing import Any, Literal
 
 import orjson
 
+from service.engines.served_model import ServedModel
 from service.predict import encoding
 from service.predict.questions import Question
-from service.predict.results import Outcome
-from service.rollout.served_model import LoadedModel
+from service.predict.results import NodeResults
 
 Form = Literal["predictions", "embeddings"]
 MANY = 32
 """Features or classes: more of them would hide the example."""
 
 
-def questions(loaded: LoadedModel | None) -> dict[str, Any]:
-    if loaded is None:
+def questions(model: ServedModel | None) -> dict[str, Any]:
+    if model is None:
         return {"known": {"value": {"nodes": [0]}}}
-    ids = loaded.snapshot.node_ids
-    first = list(range(min(2, loaded.num_nodes))) if ids is None else ids.names(range(min(2, loaded.num_nodes)))
-    width = loaded.config.in_features
+    ids = model.snapshot.node_ids
+    first = list(range(min(2, model.num_nodes))) if ids is None else ids.names(range(min(2, model.num_nodes)))
+    width = model.config.in_features
     features: Any = [0.0] * width if width <= MANY else {"indices": [0], "values": [1.0]}
     new = {"id": "a", "features": features, "neighbors": first}
-    likely = {} if loaded.config.task == "regression" else {"top_k": 1}
-    few = {"probabilities": False, "top_k": 3} if likely and loaded.config.out_features > MANY else {}
+    likely = {} if model.config.task == "regression" else {"top_k": 1}
+    few = {"probabilities": False, "top_k": 3} if likely and model.config.out_features > MANY else {}
     pair = [new, new | {"id": "b", "neighbors": []}]
     return {
         "known": {"summary": "nodes of the graph", "value": {"nodes": first, **few}},
@@ -41,14 +41,14 @@ def questions(loaded: LoadedModel | None) -> dict[str, Any]:
     }
 
 
-def answer_to_first(loaded: LoadedModel, form: Form) -> Any:
+def answer_to_first(model: ServedModel, form: Form) -> Any:
     """Raises whatever answering raises."""
-    question = Question(**questions(loaded)["known"]["value"])
+    question = Question(**questions(model)["known"]["value"])
     embeddings = form == "embeddings"
-    known = loaded.known(loaded.rows(question.nodes), embeddings)
-    exactness = loaded.exactness("exact", embeddings)
-    parts = [(question.nodes, Outcome.of(known, loaded.config.task, 0.0, exactness))]
+    known = model.known(model.rows(question.nodes), embeddings)
+    exactness = model.exactness("exact", embeddings)
+    parts = [(question.nodes, NodeResults.of(known, model.config.task, 0.0, exactness))]
     encoding.check_finite(parts)
     if form == "embeddings":
-        return orjson.loads(encoding.embeddings_json(loaded, parts))
-    return orjson.loads(encoding.predictions_json(loaded, question, parts))
+        return orjson.loads(encoding.embeddings_json(model, parts))
+    return orjson.loads(encoding.predictions_json(model, question, parts))

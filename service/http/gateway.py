@@ -19,7 +19,7 @@ from service.admission import Admission, Lane
 from service.http.errors import Refusal, refusal_for
 from service.http.messages import JSON, Reply, Request
 from service.http.security import Security
-from service.predict.answering import Answering, Form
+from service.predict.predictor import Form, Predictor
 from service.rollout.rollout import Rollout
 from service.settings import Settings
 from service.telemetry.logs import AccessLog
@@ -42,7 +42,7 @@ class Gateway:
         settings: Settings,
         metrics: Metrics,
         rollout: Rollout,
-        answering: Answering,
+        answering: Predictor,
         admission: Admission,
         log: AccessLog,
         pages: Any,
@@ -52,6 +52,7 @@ class Gateway:
         self._security, self._log = Security(settings), log
         self._pages, self._probation = pages, rollout.probation
         self.body_seconds = settings.body_seconds
+        self._default_headers: tuple[Any, bytes] = (None, b"")
 
     def screen(self, request: Request) -> None:
         """Checks the head of a request. Raises Refusal."""
@@ -67,6 +68,12 @@ class Gateway:
             _check_content(headers)
             length = headers.get(b"content-length", b"0")
             self.check_length(request, int(length) if length.isdigit() else 0)
+
+    def encode_headers(self, headers: list[tuple[bytes, bytes]]) -> bytes:
+        """The headers of every response, which uvicorn replaces once per second, when `Date` changes."""
+        if self._default_headers[0] is not headers:
+            self._default_headers = headers, b"".join([b"%b: %b\r\n" % pair for pair in headers])
+        return self._default_headers[1]
 
     def lane(self, request: Request) -> Lane | None:
         """The queue for this request; None for one that never waits."""

@@ -9,10 +9,10 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
+from service.engines.served_model import ServedModel
 from service.http.errors import STATUS
 from service.http.examples import Form, answer_to_first, questions
 from service.predict.questions import Question
-from service.rollout.served_model import LoadedModel
 from sgformer_client.answers import ErrorAnswer, PredictAnswer
 
 LOG = logging.getLogger("service.http.openapi")
@@ -52,14 +52,14 @@ class Documents:
         self._app, self._private = app, private
         self._made: tuple[str | None, dict[str, Any]] | None = None
 
-    def of(self, loaded: LoadedModel | None) -> dict[str, Any]:
-        identity = None if loaded is None else loaded.id
+    def of(self, model: ServedModel | None) -> dict[str, Any]:
+        identity = None if model is None else model.id
         if self._made is None or self._made[0] != identity:
-            self._made = identity, document(self._app, None if self._private else loaded)
+            self._made = identity, document(self._app, None if self._private else model)
         return self._made[1]
 
 
-def document(app: FastAPI, loaded: LoadedModel | None) -> dict[str, Any]:
+def document(app: FastAPI, model: ServedModel | None) -> dict[str, Any]:
     """With examples that the version in service answers."""
     found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     _, definitions = models_json_schema(
@@ -70,10 +70,10 @@ def document(app: FastAPI, loaded: LoadedModel | None) -> dict[str, Any]:
     schemas |= definitions.get("$defs", {})
     found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     about = "Predictions for nodes of the graph, and for nodes that it has never seen."
-    found["paths"]["/predict"] = {"post": _operation("predict", about, loaded, _json_answer(loaded, "predictions"))}
-    content = _json_answer(loaded, "embeddings")
+    found["paths"]["/predict"] = {"post": _operation("predict", about, model, _json_answer(model, "predictions"))}
+    content = _json_answer(model, "embeddings")
     content["application/x-npy"] = {"schema": {"type": "string", "format": "binary"}}
-    found["paths"]["/embed"] = {"post": _operation("embed", "Embeddings of the same nodes.", loaded, content)}
+    found["paths"]["/embed"] = {"post": _operation("embed", "Embeddings of the same nodes.", model, content)}
     found["tags"] = [{"name": name, "description": told} for name, told in TAGS.items()]
     for name, path in found["paths"].items():
         for operation in path.values():
@@ -86,8 +86,8 @@ def document(app: FastAPI, loaded: LoadedModel | None) -> dict[str, Any]:
     return found
 
 
-def _operation(name: str, about: str, loaded: LoadedModel | None, content: dict[str, Any]) -> dict[str, Any]:
-    body = {"application/json": {"schema": {"$ref": "#/components/schemas/Question"}, "examples": questions(loaded)}}
+def _operation(name: str, about: str, model: ServedModel | None, content: dict[str, Any]) -> dict[str, Any]:
+    body = {"application/json": {"schema": {"$ref": "#/components/schemas/Question"}, "examples": questions(model)}}
     return {
         "operationId": name,
         "summary": about,
@@ -98,11 +98,11 @@ def _operation(name: str, about: str, loaded: LoadedModel | None, content: dict[
     }
 
 
-def _json_answer(loaded: LoadedModel | None, form: Form) -> dict[str, Any]:
+def _json_answer(model: ServedModel | None, form: Form) -> dict[str, Any]:
     schema: dict[str, Any] = {"schema": {"$ref": "#/components/schemas/PredictAnswer"}}
-    if loaded is not None:
+    if model is not None:
         try:
-            schema["examples"] = {"known": {"summary": "to the first example", "value": answer_to_first(loaded, form)}}
+            schema["examples"] = {"known": {"summary": "to the first example", "value": answer_to_first(model, form)}}
         except Exception:  # whatever it is: the document does without
             LOG.exception("no example of an answer for the document")
     return {"application/json": schema}

@@ -77,7 +77,7 @@ def _add_health(app: FastAPI, rollout: Rollout) -> None:
 
     @app.get("/health/ready", tags=["operations"], summary="A version is verified, warmed and has answered its probes.")
     async def ready() -> Ready:
-        return Ready.model_validate(rollout.current().head)
+        return Ready.model_validate(rollout.current().origin)
 
 
 def _add_models(app: FastAPI, rollout: Rollout) -> None:
@@ -90,7 +90,7 @@ def _add_models(app: FastAPI, rollout: Rollout) -> None:
     )
     def models() -> ModelsAnswer:
         serving = rollout.current() if rollout.ready else None
-        told = serving and serving.head | {"engine": serving.engine_name, "loading_seconds": serving.seconds}
+        told = serving and serving.origin | {"engine": serving.engine_name, "loading_seconds": serving.seconds}
         answer: dict[str, Any] = {"serving": told, "failure": rollout.failure, "probation": rollout.probation.watched}
         try:
             versions = rollout.versions()

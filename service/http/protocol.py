@@ -47,6 +47,8 @@ class Protocol(HttpToolsProtocol):
 
     deadline = 0.0
     """When the event loop's clock passes it, `time_out` is called."""
+    refused_at = float("-inf")
+    """When admission last refused a request of this connection."""
     _in_head, _in_body, _has_begun, _head_bytes = False, False, False, 0
     _body_bytes, _unsent_bytes, _dropped_bytes, _unread_before = 0, 0, 0, 0
     _leaving, _close_after_body = False, False
@@ -367,7 +369,7 @@ class Protocol(HttpToolsProtocol):
         self.transport.close()
 
     def _write(self, reply: Reply, name: str, keep: bool, method: str = "") -> None:
-        always = b"".join([b"%b: %b\r\n" % pair for pair in self.server_state.default_headers])
+        always = self._gateway.encode_headers(self.server_state.default_headers)
         end = b"" if keep else b"connection: close\r\n"
         content = b"" if method == "HEAD" else reply.content
         parts = STATUS_LINE[reply.status], always, reply.head, name.encode(), end, content

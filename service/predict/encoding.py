@@ -1,4 +1,4 @@
-"""From outcomes to the bytes of an answer, column by column.
+"""Encodes results as the bytes of an answer, column by column.
 
 orjson writes a whole column at once, which costs a fraction of writing it value by value; its values are then filled into a
 template, row by row.
@@ -14,43 +14,53 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from service.engines.served_model import ServedModel
 from service.http.errors import Refusal
 from service.predict.questions import Question
-from service.predict.results import Outcome
-from service.rollout.served_model import LoadedModel
+from service.predict.results import NodeResults
 
 FORMAT = 2
 """Changes with the bytes of answers, so that cached answers of another release are not served."""
 Ids = Sequence[int | str]
 Columns = dict[bytes, Iterable[Any]]
 """By the template of its field, a column: one value of JSON, or number, per node."""
-Part = tuple[Ids, Outcome]
+Part = tuple[Ids, NodeResults]
 """Nodes, by the names that the request has for them."""
 
 
-def predictions_json(loaded: LoadedModel, question: Question, parts: Sequence[Part]) -> bytes:
-    return _document(loaded, [_predictions(loaded, question, *part) for part in parts])
+def predictions_json(model: ServedModel, question: Question, parts: Sequence[Part]) -> bytes:
+    return _document(model, [_predictions(model, question, *part) for part in parts])
 
 
-def embeddings_json(loaded: LoadedModel, parts: Sequence[Part]) -> bytes:
-    return _document(loaded, [_embeddings(*part) for part in parts])
+def embeddings_json(model: ServedModel, parts: Sequence[Part]) -> bytes:
+    return _document(model, [_embeddings(*part) for part in parts])
 
 
 def embeddings_npy(parts: Sequence[Part]) -> bytes:
     buffer = io.BytesIO()
-    np.save(buffer, np.concatenate([outcome.embeddings for _, outcome in parts]).astype("<f4", copy=False))
+    np.save(buffer, np.concatenate([results.embeddings for _, results in parts]).astype("<f4", copy=False))
     return buffer.getvalue()
 
 
 def check_finite(parts: Sequence[Part]) -> None:
-    for ids, outcome in parts:
-        row = outcome.row_that_is_not_finite()
+    for ids, results in parts:
+        row = results.first_row_not_finite()
         if row is not None:
             raise Refusal("no_answer", f"the model has no finite answer for node {ids[row]!r}", node=ids[row])
 
 
-def _document(loaded: LoadedModel, objects: Sequence[bytes]) -> bytes:
-    return b"".join((loaded.head_json[:-1], b',"predictions":[', b",".join(objects), b"]}"))
+def _document(model: ServedModel, objects: Sequence[bytes]) -> bytes:
+    return b"".join((model.derive(_origin)[:-1], b',"predictions":[', b",".join(objects), b"]}"))
+
+
+def _origin(model: ServedModel) -> bytes:
+    return orjson.dumps(model.origin)
+
+
+def _classes(model: ServedModel) -> list[bytes]:
+    """The fields of a prediction of each class."""
+    names = model.classes or [str(number) for number in range(model.config.out_features)]
+    return [b'"label":%d,"class":%b' % (label, orjson.dumps(name)) for label, name in enumerate(names)]
 
 
 def _objects(columns: Columns, constant: bytes = b"") -> bytes:
@@ -65,55 +75,55 @@ def _objects(columns: Columns, constant: bytes = b"") -> bytes:
     return b",".join([template] * count) % tuple(filling)
 
 
-def _predictions(loaded: LoadedModel, question: Question, ids: Ids, outcome: Outcome) -> bytes:
-    columns = _nodes(ids) | _OF_TASK[loaded.config.task](loaded, question, outcome)
+def _predictions(model: ServedModel, question: Question, ids: Ids, results: NodeResults) -> bytes:
+    columns = _nodes(ids) | _OF_TASK[model.config.task](model, question, results)
     if question.embeddings:
-        columns[b'"embedding":[%b]'] = _rows(outcome.embeddings)
-    return _objects(columns, _exactness(outcome))
+        columns[b'"embedding":[%b]'] = _rows(results.embeddings)
+    return _objects(columns, _exactness(results))
 
 
-def _embeddings(ids: Ids, outcome: Outcome) -> bytes:
-    return _objects(_nodes(ids) | {b'"embedding":[%b]': _rows(outcome.embeddings)}, _exactness(outcome))
+def _embeddings(ids: Ids, results: NodeResults) -> bytes:
+    return _objects(_nodes(ids) | {b'"embedding":[%b]': _rows(results.embeddings)}, _exactness(results))
 
 
-def _multiclass(loaded: LoadedModel, question: Question, outcome: Outcome) -> Columns:
-    labels = loaded.label_fields
-    return {b"%b": map(labels.__getitem__, outcome.best)} | _shares(labels, question, outcome)
+def _multiclass(model: ServedModel, question: Question, results: NodeResults) -> Columns:
+    labels = model.derive(_classes)
+    return {b"%b": map(labels.__getitem__, results.labels)} | _probabilities(labels, question, results)
 
 
-def _shares(labels: Sequence[bytes], question: Question, outcome: Outcome) -> Columns:
+def _probabilities(labels: Sequence[bytes], question: Question, results: NodeResults) -> Columns:
     columns: Columns = {}
-    if outcome.shares is not None and question.probabilities:
-        columns[b'"probabilities":[%b]'] = _rows(outcome.shares)
-    if outcome.shares is not None and question.top_k is not None:
-        columns[b'"top_k":[%b]'] = [_top(labels, row, question.top_k) for row in outcome.shares]
+    if results.probabilities is not None and question.probabilities:
+        columns[b'"probabilities":[%b]'] = _rows(results.probabilities)
+    if results.probabilities is not None and question.top_k is not None:
+        columns[b'"top_k":[%b]'] = [_top(labels, row, question.top_k) for row in results.probabilities]
     return columns
 
 
 def _top(labels: Sequence[bytes], shares: NDArray[np.float32], count: int) -> bytes:
-    likeliest = np.argsort(-shares, kind="stable")[:count]
-    return _objects({b"%b": [labels[k] for k in likeliest], b'"probability":%b': _numbers(shares[likeliest])})
+    top = np.argsort(-shares, kind="stable")[:count]
+    return _objects({b"%b": [labels[k] for k in top], b'"probability":%b': _numbers(shares[top])})
 
 
-def _multilabel(loaded: LoadedModel, question: Question, outcome: Outcome) -> Columns:
-    labels = [np.flatnonzero(row > 0).tolist() for row in outcome.logits]
+def _multilabel(model: ServedModel, question: Question, results: NodeResults) -> Columns:
+    labels = [np.flatnonzero(row > 0).tolist() for row in results.logits]
     columns: Columns = {b'"labels":%b': map(orjson.dumps, labels)}
-    if (names := loaded.classes) is not None:
+    if (names := model.classes) is not None:
         columns[b'"classes":%b'] = [orjson.dumps([names[k] for k in one]) for one in labels]
-    return columns | _shares(loaded.label_fields, question, outcome)
+    return columns | _probabilities(model.derive(_classes), question, results)
 
 
-def _regression(_loaded: LoadedModel, _question: Question, outcome: Outcome) -> Columns:
-    if outcome.logits.shape[1] == 1:
-        return {b'"value":%b': _numbers(outcome.logits[:, 0])}
-    return {b'"value":[%b]': _rows(outcome.logits)}
+def _regression(_loaded: ServedModel, _question: Question, results: NodeResults) -> Columns:
+    if results.logits.shape[1] == 1:
+        return {b'"value":%b': _numbers(results.logits[:, 0])}
+    return {b'"value":[%b]': _rows(results.logits)}
 
 
 _OF_TASK = {"multiclass": _multiclass, "multilabel": _multilabel, "regression": _regression}
 
 
-def _exactness(outcome: Outcome) -> bytes:
-    return b',"exactness":"%b"' % outcome.exactness.encode()
+def _exactness(results: NodeResults) -> bytes:
+    return b',"exactness":"%b"' % results.exactness.encode()
 
 
 def _nodes(ids: Ids) -> Columns:

@@ -1,4 +1,4 @@
-"""What a model says of some nodes, worked out for all requests of a batch at once: numpy charges by the call."""
+"""The results of a batch of nodes: arrays with one row per node, computed for all requests of the batch at once."""
 
 from __future__ import annotations
 
@@ -13,49 +13,55 @@ from sgformer import Answers, ExtendedAnswers, probabilities
 from sgformer.config import Task
 
 
-class Outcome(NamedTuple):
+class NodeResults(NamedTuple):
     """One row per node."""
 
     embeddings: NDArray[np.float32]
-    """Rows without numbers where nobody asked for them."""
+    """Empty rows where the request did not ask for embeddings."""
     logits: NDArray[np.float32]
-    shares: NDArray[np.float32] | None
-    """Probabilities; None for regression."""
-    best: list[int]
-    """The likeliest class of each."""
+    probabilities: NDArray[np.float32] | None
+    """None for regression."""
+    labels: list[int]
+    """The most probable class of each node."""
     exactness: str
     """exact, frozen or rounded."""
-    finite: bool
-    """Whether every number of the batch is one."""
+    is_finite: bool
+    """False if a number of the batch is NaN or infinite."""
     seconds: float
-    """How long the whole batch took."""
+    """Time to compute the whole batch."""
+    recomputed: list[int]
+    """Of new nodes, how many stored states were recomputed for each; empty for known nodes."""
 
     @classmethod
-    def of(cls, answers: Answers | ExtendedAnswers, task: Task, start: float, exactness: str) -> Outcome:
-        """`start` is when the batch began, by the clock that counts performance."""
+    def of(cls, answers: Answers | ExtendedAnswers, task: Task, start: float, exactness: str) -> NodeResults:
+        """`start` is when the batch began, by `time.perf_counter`."""
         logits = answers.logits
-        finite = bool(np.isfinite(logits).all() and np.isfinite(answers.embeddings).all())
-        with np.errstate(invalid="ignore"):  # a row that is not finite is refused before anybody sees its shares
+        is_finite = bool(np.isfinite(logits).all() and np.isfinite(answers.embeddings).all())
+        with np.errstate(invalid="ignore"):  # a request with a row that is not finite is refused later
             shares = None if task == "regression" else probabilities(logits, task)
-        best = logits.argmax(axis=1).tolist()
-        return cls(answers.embeddings, logits, shares, best, exactness, finite, time.perf_counter() - start)
+        labels = logits.argmax(axis=1).tolist()
+        return cls(answers.embeddings, logits, shares, labels, exactness, is_finite, time.perf_counter() - start, [])
 
-    def parts(self, lengths: Sequence[int]) -> Iterator[Outcome]:
-        """Its rows, handed out again to the requests that asked."""
+    def split(self, lengths: Sequence[int]) -> Iterator[NodeResults]:
+        """The rows of each request of the batch, in order."""
         if len(lengths) == 1:
             yield self
             return
         start = 0
         for length in lengths:
             own = slice(start, start + length)
-            shares = None if self.shares is None else self.shares[own]
-            rows = self.embeddings[own], self.logits[own], shares, self.best[own]
-            yield Outcome(*rows, self.exactness, self.finite, self.seconds)
+            yield self._replace(
+                embeddings=self.embeddings[own],
+                logits=self.logits[own],
+                probabilities=None if self.probabilities is None else self.probabilities[own],
+                labels=self.labels[own],
+                recomputed=self.recomputed[own],
+            )
             start += length
 
-    def row_that_is_not_finite(self) -> int | None:
-        """JSON has no NaN, and an answer that is none must not look like one."""
-        if self.finite:
+    def first_row_not_finite(self) -> int | None:
+        """JSON has no NaN: such a row is refused."""
+        if self.is_finite:
             return None
-        fine = np.isfinite(self.logits).all(axis=1) & np.isfinite(self.embeddings).all(axis=1)
-        return None if fine.all() else int(fine.argmin())
+        is_finite = np.isfinite(self.logits).all(axis=1) & np.isfinite(self.embeddings).all(axis=1)
+        return None if is_finite.all() else int(is_finite.argmin())

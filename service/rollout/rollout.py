@@ -3,7 +3,7 @@
 A version that went live in the store is opened, verified, warmed and validated against its probes beside the one in service;
 then one assignment swaps them. Requests in flight finish on the old version, which closes after the last of them.
 
-A version that cannot be loaded is retried with backoff; the old one stays in service. Content that is wrong and probes that
+A version that cannot be model is retried with backoff; the old one stays in service. Content that is wrong and probes that
 disagree prove the *version* wrong (`refused`): the store rolls back (`probation`). Every other failure (no GPU, no memory,
 an I/O error) is local to this worker (`failed`) and changes nothing for the others.
 """
@@ -18,10 +18,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from model_store import ModelVersions, ProbeError, SnapshotError, Store, StoreError
+from service.engines.engine import EngineError
+from service.engines.served_model import ServedModel, load
 from service.http.errors import Refusal
-from service.predict.engine import EngineError
 from service.rollout.probation import Probation
-from service.rollout.served_model import LoadedModel, load
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
 
@@ -39,27 +39,27 @@ class Rollout:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings, self._metrics = settings, metrics
         self.probation = Probation(settings, metrics)
-        self._loaded: LoadedModel | None = None
+        self._model: ServedModel | None = None
         self._failed: Live | None = None
         """The version that could not be loaded; the next attempt is at `_again_at`."""
         self._pause, self._again_at = 0.0, 0.0
         self._task: asyncio.Task[None] | None = None
         self.failure: dict[str, Any] | None = None
-        """The last version that could not be loaded, and why; None once one could."""
+        """The last version that could not be model, and why; None once one could."""
 
-    def current(self) -> LoadedModel:
-        if self._loaded is None:
+    def current(self) -> ServedModel:
+        if self._model is None:
             raise Refusal("not_ready", self._why_not())
-        return self._loaded
+        return self._model
 
     @property
     def ready(self) -> bool:
-        return self._loaded is not None
+        return self._model is not None
 
     def versions(self) -> ModelVersions:
         """Of the model that is served, or is to be. Raises StoreError: there is no such model."""
         store = Store(self._settings.store, LOCK_SECONDS)
-        serving = None if self._loaded is None else self._loaded.model  # the store may hold other models by now
+        serving = None if self._model is None else self._model.name  # the store may hold other models by now
         return store.model(self._settings.model or serving or store.only_model())
 
     async def start(self) -> None:
@@ -70,8 +70,8 @@ class Rollout:
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        if self._loaded is not None:
-            self._loaded.retire()
+        if self._model is not None:
+            self._model.retire()
 
     async def _watch(self) -> None:
         while True:
@@ -91,12 +91,12 @@ class Rollout:
         versions, live = await asyncio.to_thread(self._live)
         if live is None or (live == self._failed and time.monotonic() < self._again_at):
             return
-        if self._loaded is not None and live == (self._loaded.version, self._loaded.id):
+        if self._model is not None and live == (self._model.version, self._model.id):
             self._failed, self.failure = None, None
             await asyncio.to_thread(self.probation.look, versions)
             return
         try:
-            loaded = await asyncio.to_thread(load, versions, live[0], self._settings)
+            model = await asyncio.to_thread(load, versions, live[0], self._settings)
         except Exception as error:
             proven_wrong = isinstance(error, SnapshotError | ProbeError)
             self._metrics.swaps.labels("refused" if proven_wrong else "failed").inc()
@@ -105,8 +105,8 @@ class Rollout:
             if proven_wrong:
                 await asyncio.to_thread(self.probation.refused, versions, live[0], _public(error))
             return
-        self._swap(loaded)
-        await asyncio.to_thread(self.probation.begin, versions, loaded.version)
+        self._swap(model)
+        await asyncio.to_thread(self.probation.begin, versions, model.version)
 
     def _live(self) -> tuple[ModelVersions, Live | None]:
         versions = self.versions()
@@ -122,12 +122,12 @@ class Rollout:
         self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS) if live == self._failed else FIRST_PAUSE_SECONDS
         self._failed, self._again_at = live, time.monotonic() + self._pause
 
-    def _swap(self, loaded: LoadedModel) -> None:
-        before, self._loaded = self._loaded, loaded
+    def _swap(self, model: ServedModel) -> None:
+        before, self._model = self._model, model
         self._failed, self.failure = None, None
-        self._metrics.serving(loaded, before)
+        self._metrics.serving(model, before)
         self._metrics.swaps.labels("taken").inc()
-        LOG.info("serving %s %s (%s)", loaded.model, loaded.version, loaded.engine_name, extra={"seconds": loaded.seconds})
+        LOG.info("serving %s %s (%s)", model.name, model.version, model.engine_name, extra={"seconds": model.seconds})
         if before is not None:
             before.retire()
 
@@ -138,7 +138,7 @@ class Rollout:
         if version is None and before is not None and before["error"] == self.failure["error"]:
             return  # found again every `poll_seconds`
         what = "the check for a version to serve failed" if version is None else f"version {version} is not loaded"
-        kept = "no version is in service" if self._loaded is None else f"version {self._loaded.version} stays in service"
+        kept = "no version is in service" if self._model is None else f"version {self._model.version} stays in service"
         trace = None if isinstance(error, StoreError | EngineError) else error  # the text of ours says everything
         level, name = logging.WARNING if version is None else logging.ERROR, type(error).__name__
         LOG.log(level, "%s (%s: %s); %s, next attempt in %g s", what, name, error, kept, pause, exc_info=trace)

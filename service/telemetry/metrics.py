@@ -31,8 +31,8 @@ from prometheus_client import (
     values,
 )
 
+from service.engines.served_model import ServedModel
 from service.jobs.record import Job, State
-from service.rollout.served_model import LoadedModel
 from service.telemetry.capacity import container_memory
 from service.telemetry.metrics_folder import identity, is_alive
 
@@ -165,7 +165,7 @@ class Metrics:
         for reason, count in turned_away.items():
             self.shed.labels(reason).inc(count)
 
-    def serving(self, loaded: LoadedModel, before: LoadedModel | None) -> None:
+    def serving(self, loaded: ServedModel, before: ServedModel | None) -> None:
         if before is not None:
             self.info.labels(str(before.version), before.id).set(0)
         self.info.labels(str(loaded.version), loaded.id).set(1)

@@ -43,8 +43,8 @@ async def main(store):
     await app._rollout.stop()
 
 asyncio.run(main(sys.argv[1]))
-loaded = {name.partition(".")[0] for name in sys.modules}
-print(sorted(loaded & {"torch", "scipy", "sklearn", "torch_geometric", "pandas", "onnxruntime", "training"}))
+model = {name.partition(".")[0] for name in sys.modules}
+print(sorted(model & {"torch", "scipy", "sklearn", "torch_geometric", "pandas", "onnxruntime", "training"}))
 """
 
 

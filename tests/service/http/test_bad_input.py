@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from model_store import Store
-from service.predict.answering import _naming
+from service.predict.predictor import _naming
 from sgformer import NeighborhoodTooLarge
 from tests.model_store.samples import small_contents
 from tests.service.serving import in_thread, refused
@@ -285,7 +285,7 @@ def test_a_fault_of_ours_is_told_in_the_one_shape_and_no_more(store: Path, monke
     def broken(*_: object) -> None:
         raise RuntimeError("cannot read /srv/secret")
 
-    monkeypatch.setattr("service.predict.batching.Batcher.ask", broken)
+    monkeypatch.setattr("service.predict.batching.Batcher.compute", broken)
     monkeypatch.setattr("service.http.pages.last_rollback", broken)
     with in_thread(store) as client:
         for response in (client.post("/predict", json={"nodes": [1]}), client.get("/models")):

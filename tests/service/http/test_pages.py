@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from model_store import Store
-from service.rollout.served_model import LoadedModel
+from service.engines.served_model import ServedModel
 from tests.model_store.samples import publish, small_contents
 from tests.model_store.versions.stopped import locked_by_a_stopped_process
 from tests.service.serving import in_thread, refused
@@ -36,7 +36,7 @@ def test_the_document_does_without_an_answer_that_cannot_be_had(store: Path, mon
     def fails(*_: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(LoadedModel, "known", fails)
+    monkeypatch.setattr(ServedModel, "known", fails)
     with in_thread(store) as client:
         answer = client.get("/openapi.json").json()["paths"]["/predict"]["post"]["responses"]["200"]["content"]
     assert set(answer["application/json"]) == {"schema"}

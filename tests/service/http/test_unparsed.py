@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.http.messages import Unparsed
-from service.predict.answering import Answer, Answering
+from service.predict.predictor import Answer, Predictor
 from tests.service.http.raw import BODY, connect, read_response, request
 from tests.service.serving import in_thread, until
 
@@ -104,14 +104,14 @@ def test_usual_requests_wait_unparsed_and_others_do_not() -> None:
 @pytest.fixture
 def busy(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[httpx.Client, threading.Event]]:
     """A service with one place, which is taken, and a queue, until the event is set."""
-    go, answer = threading.Event(), Answering.answer
+    go, answer = threading.Event(), Predictor.answer
 
-    async def slowly(self: Answering, *arguments: Any) -> Answer:
+    async def slowly(self: Predictor, *arguments: Any) -> Answer:
         while not go.is_set():
             await asyncio.sleep(0.005)
         return await answer(self, *arguments)
 
-    monkeypatch.setattr(Answering, "answer", slowly)
+    monkeypatch.setattr(Predictor, "answer", slowly)
     monkeypatch.setattr("service.admission.ANSWER_LIMIT", 1)
     with in_thread(store, api_keys=("a-key-of-sixteen",)) as client, ExitStack() as opened:
         client.headers["authorization"] = "Bearer a-key-of-sixteen"

@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 
 from model_store import Snapshot, Store
 from service.admission import Place
+from service.engines.engine import NumpyEngine
+from service.engines.served_model import ServedModel
+from service.engines.torch_engine import TorchEngine
 from service.http.errors import Refusal
-from service.predict.batching import Batcher, KnownRows, NewRows
-from service.predict.engine import NumpyEngine, TorchEngine
-from service.predict.results import Outcome
-from service.rollout.served_model import LoadedModel
+from service.predict.batching import Batcher
+from service.predict.results import NodeResults
+from service.predict.rows import KnownRows, NewRows
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
 from sgformer import Answers, ExtendedAnswers, NeighborhoodTooLarge, NewNodes
@@ -31,7 +33,9 @@ from tests.service.serving import in_thread, until
 
 
 class Watched(NumpyEngine):
-    """The real engine, that tells which batches it got and can be held up or broken."""
+    """The real engine, in a thread where the question is expensive. It notes its batches, and can be held up or broken."""
+
+    backend = None
 
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__(snapshot)
@@ -64,8 +68,8 @@ def engine(snapshot: Snapshot) -> Watched:
 
 
 @pytest.fixture
-def loaded(snapshot: Snapshot, engine: Watched) -> LoadedModel:
-    return LoadedModel(1, snapshot, engine, {})
+def model(snapshot: Snapshot, engine: Watched) -> ServedModel:
+    return ServedModel(1, snapshot, engine, {})
 
 
 def new(seed: int, neighbors: list[int], count: int = 1) -> NewNodes:
@@ -86,7 +90,11 @@ class Caller:
         await asyncio.Event().wait()
 
 
-CALLER = Caller()
+CALLER, LIMIT = Caller(), 200_000
+
+
+async def ask(batcher: Batcher, model: ServedModel, question: NewNodes, mode: Mode = "exact") -> NodeResults:
+    return await batcher.compute(model, NewRows.of(model, question, mode, LIMIT), CALLER)
 
 
 def run(settings: Settings, work: Callable[[Batcher], Coroutine[Any, Any, Any]], metrics: Metrics | None = None) -> Any:
@@ -102,12 +110,12 @@ def run(settings: Settings, work: Callable[[Batcher], Coroutine[Any, Any, Any]],
 
 @pytest.mark.parametrize("inline_cost", [0, 10_000])
 def test_questions_that_come_together_are_answered_together_and_have_the_bits_of_alone(
-    snapshot: Snapshot, loaded: LoadedModel, engine: Watched, inline_cost: int
+    snapshot: Snapshot, model: ServedModel, engine: Watched, inline_cost: int
 ) -> None:
     questions = [new(seed, [seed, seed + 1], 1 + seed % 3) for seed in range(12)]
 
-    async def all_at_once(batcher: Batcher) -> list[Outcome]:
-        return await asyncio.gather(*(batcher.ask(NewRows.of(loaded, one, "exact"), CALLER) for one in questions))
+    async def all_at_once(batcher: Batcher) -> list[NodeResults]:
+        return await asyncio.gather(*(ask(batcher, model, one) for one in questions))
 
     answers = run(Settings(inline_cost=inline_cost), all_at_once)
     assert engine.batches == [sum(len(one) for one in questions)]
@@ -117,24 +125,20 @@ def test_questions_that_come_together_are_answered_together_and_have_the_bits_of
         np.testing.assert_array_equal(answer.embeddings, alone.embeddings)
 
 
-def test_a_batch_is_filled_by_cost(loaded: LoadedModel, engine: Watched) -> None:
+def test_a_batch_is_filled_by_cost(model: ServedModel, engine: Watched) -> None:
     async def all_at_once(batcher: Batcher) -> Any:
-        return await asyncio.gather(
-            *(batcher.ask(NewRows.of(loaded, new(seed, [1, 2, 3, 4]), "frozen"), CALLER) for seed in range(10))
-        )
+        return await asyncio.gather(*(ask(batcher, model, new(seed, [1, 2, 3, 4]), "frozen") for seed in range(10)))
 
     run(Settings(batch_cost=15), all_at_once)  # each costs 5
     assert engine.batches == [3, 3, 3, 1]
 
 
-def test_an_engine_whose_bits_depend_on_company_is_asked_one_question_at_a_time(
-    loaded: LoadedModel, engine: Watched
-) -> None:
+def test_an_engine_whose_bits_depend_on_company_is_asked_one_question_at_a_time(model: ServedModel, engine: Watched) -> None:
     assert TorchEngine.merges is False
-    loaded.merges = TorchEngine.merges
+    model.merges = TorchEngine.merges
 
     async def all_at_once(batcher: Batcher) -> Any:
-        return await asyncio.gather(*(batcher.ask(NewRows.of(loaded, new(seed, [1]), "exact"), CALLER) for seed in range(3)))
+        return await asyncio.gather(*(ask(batcher, model, new(seed, [1])) for seed in range(3)))
 
     run(Settings(), all_at_once)
     assert engine.batches == [1, 1, 1]
@@ -142,10 +146,10 @@ def test_an_engine_whose_bits_depend_on_company_is_asked_one_question_at_a_time(
 
 @pytest.mark.parametrize(("layers", "mode", "where"), [(3, "exact", "here"), (4, "exact", "thread"), (4, "frozen", "here")])
 def test_what_cannot_be_foreseen_is_not_done_on_the_event_loop(
-    loaded: LoadedModel, engine: Watched, layers: int, mode: Mode, where: str, monkeypatch: pytest.MonkeyPatch
+    model: ServedModel, engine: Watched, layers: int, mode: Mode, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From four layers on an exact answer walks two hops: a neighbour with few neighbours may have a hub among them."""
-    loaded.config = dataclasses.replace(loaded.config, layers=layers)
+    model.config = dataclasses.replace(model.config, layers=layers)
     threads: list[threading.Thread] = []
     extended = engine.extended
 
@@ -154,29 +158,29 @@ def test_what_cannot_be_foreseen_is_not_done_on_the_event_loop(
         return extended(*arguments)
 
     monkeypatch.setattr(engine, "extended", noted)
-    run(Settings(), lambda batcher: batcher.ask(NewRows.of(loaded, new(0, [1]), mode), CALLER))
+    run(Settings(), lambda batcher: ask(batcher, model, new(0, [1]), mode))
     assert [one is threading.main_thread() for one in threads] == [where == "here"]
 
 
-def test_one_bad_question_fails_alone(loaded: LoadedModel, engine: Watched) -> None:
+def test_one_bad_question_fails_alone(model: ServedModel, engine: Watched) -> None:
     engine.fails_at = 0
 
     async def all_at_once(batcher: Batcher) -> Any:
-        hub = batcher.ask(NewRows.of(loaded, new(0, [0]), "exact"), CALLER)
-        others = [batcher.ask(NewRows.of(loaded, new(seed, [59]), "exact"), CALLER) for seed in (1, 2)]
+        hub = ask(batcher, model, new(0, [0]))
+        others = [ask(batcher, model, new(seed, [59])) for seed in (1, 2)]
         return await asyncio.gather(hub, *others, return_exceptions=True)
 
     answers = run(Settings(), all_at_once)
     assert isinstance(answers[0], NeighborhoodTooLarge)
-    assert all(isinstance(one, Outcome) for one in answers[1:])
+    assert all(isinstance(one, NodeResults) for one in answers[1:])
     assert engine.batches == [3, 1, 1, 1]  # together, then each alone
 
 
-def test_a_question_that_walks_over_too_much_is_refused_before_it_is_asked(loaded: LoadedModel, engine: Watched) -> None:
+def test_a_question_that_walks_over_too_much_is_refused_before_it_is_asked(model: ServedModel, engine: Watched) -> None:
     """Three layers walk over the neighbours' neighbours: a hub asked for many times is many walks."""
 
     async def work(batcher: Batcher) -> Any:
-        return await batcher.ask(NewRows.of(loaded, new(0, [0], 10), "exact"), CALLER)
+        return await ask(batcher, model, new(0, [0], 10))
 
     with pytest.raises(Refusal) as caught:
         run(Settings(max_recompute=100), work)
@@ -185,27 +189,25 @@ def test_a_question_that_walks_over_too_much_is_refused_before_it_is_asked(loade
 
 
 @pytest.mark.parametrize("inline_cost", [0, 10_000])
-def test_everybody_gets_an_answer_when_the_engine_breaks(loaded: LoadedModel, engine: Watched, inline_cost: int) -> None:
+def test_everybody_gets_an_answer_when_the_engine_breaks(model: ServedModel, engine: Watched, inline_cost: int) -> None:
     engine.broken = True
 
     async def all_at_once(batcher: Batcher) -> Any:
-        asked = [batcher.ask(NewRows.of(loaded, new(seed, [1]), "exact"), CALLER) for seed in range(3)]
+        asked = [ask(batcher, model, new(seed, [1])) for seed in range(3)]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     assert [type(one) for one in run(Settings(inline_cost=inline_cost), all_at_once)] == [MemoryError] * 3
 
 
-def test_a_deadline_ends_the_wait_and_callers_that_have_gone_are_skipped(loaded: LoadedModel, engine: Watched) -> None:
+def test_a_deadline_ends_the_wait_and_callers_that_have_gone_are_skipped(model: ServedModel, engine: Watched) -> None:
     engine.go.clear()
     metrics = Metrics()
 
     async def slow(batcher: Batcher) -> Any:
-        first = asyncio.create_task(batcher.ask(NewRows.of(loaded, new(0, [1]), "exact"), CALLER))
+        first = asyncio.create_task(ask(batcher, model, new(0, [1])))
         while not engine.batches:  # until the thread has it
             await asyncio.sleep(0.001)
-        others = [
-            asyncio.create_task(batcher.ask(NewRows.of(loaded, new(seed, [1]), "exact"), CALLER)) for seed in (1, 2, 3)
-        ]
+        others = [asyncio.create_task(ask(batcher, model, new(seed, [1]))) for seed in (1, 2, 3)]
         results = await asyncio.gather(first, *others, return_exceptions=True)
         assert not batcher._expensive, "their clients have gone: they must not keep their version open"
         engine.go.set()
@@ -217,17 +219,55 @@ def test_a_deadline_ends_the_wait_and_callers_that_have_gone_are_skipped(loaded:
     assert 'sgf_shed_total{reason="deadline"} 4.0' in metrics.page().decode()
 
 
-def test_everybody_hears_that_the_thread_with_their_questions_is_gone(loaded: LoadedModel) -> None:
+def test_expensive_rows_are_computed_by_a_process_with_the_bits_of_this_one(snapshot: Snapshot) -> None:
+    model = ServedModel(1, snapshot, NumpyEngine(snapshot), {})
+    rows = np.arange(20)
+
     async def work(batcher: Batcher) -> list[Any]:
-        batcher._thread.shutdown()
-        questions = (batcher.ask(NewRows.of(loaded, new(seed, [1]), "exact"), CALLER) for seed in range(3))
-        return await asyncio.gather(*questions, return_exceptions=True)
+        known = batcher.compute(model, KnownRows(rows, embeddings=True), CALLER)
+        asked = [ask(batcher, model, new(seed, [1, 2])) for seed in range(3)]
+        results = await asyncio.gather(known, *asked)
+        with pytest.raises(NeighborhoodTooLarge) as caught:
+            await batcher.compute(model, NewRows.of(model, new(0, [0], 10), "exact", 1), CALLER)
+        assert (caught.value.limit, caught.value.item) == (1, 0), "an error arrives as it was raised"
+        return results
 
-    told = run(Settings(inline_cost=0), work)
-    assert {(type(one), str(one)) for one in told} == {(Refusal, "the worker thread that had this question is gone")}
+    known, *others = run(Settings(inline_cost=0), work)
+    np.testing.assert_array_equal(known.embeddings, snapshot.known(rows).embeddings)
+    for seed, results in enumerate(others):
+        np.testing.assert_array_equal(results.logits, snapshot.extended(new(seed, [1, 2])).logits)
 
 
-def test_a_caller_that_hangs_up_is_let_go(loaded: LoadedModel, engine: Watched) -> None:
+def test_a_compute_process_that_is_killed_is_replaced_and_a_batch_that_kills_two_is_refused(snapshot: Snapshot) -> None:
+    model = ServedModel(1, snapshot, NumpyEngine(snapshot), {})
+
+    async def work(batcher: Batcher) -> Any:
+        first = await ask(batcher, model, new(0, [1]))
+        process = batcher._process._process
+        assert process is not None
+        process.kill()
+        second = await ask(batcher, model, new(0, [1]))
+        np.testing.assert_array_equal(first.logits, second.logits)
+        killer = asyncio.create_task(kill_all(batcher))
+        try:
+            return await batcher.compute(model, KnownRows(np.zeros(3_000_000, dtype=np.int64), embeddings=True), CALLER)
+        except Refusal as refusal:
+            return refusal
+        finally:
+            killer.cancel()
+
+    async def kill_all(batcher: Batcher) -> None:
+        while True:
+            await asyncio.sleep(0.01)
+            if (process := batcher._process._process) is not None:
+                process.kill()
+
+    refusal = run(Settings(inline_cost=0, deadline_seconds=60.0), work)
+    assert refusal.code == "internal"
+    assert "was killed, twice" in str(refusal)
+
+
+def test_a_caller_that_hangs_up_is_let_go(model: ServedModel, engine: Watched) -> None:
     engine.go.clear()
 
     class HungUp(Caller):
@@ -236,7 +276,7 @@ def test_a_caller_that_hangs_up_is_let_go(loaded: LoadedModel, engine: Watched) 
 
     async def work(batcher: Batcher) -> Any:
         try:
-            return await batcher.ask(NewRows.of(loaded, new(0, [1]), "exact"), HungUp())
+            return await batcher.compute(model, NewRows.of(model, new(0, [1]), "exact", LIMIT), HungUp())
         except Refusal as refusal:
             return str(refusal)
         finally:
@@ -256,6 +296,7 @@ def test_a_connection_that_ends_takes_its_question_along(store: Path, monkeypatc
         return extended(*arguments)
 
     with in_thread(store, inline_cost=0, cache_bytes=0) as client:
+        monkeypatch.setattr(NumpyEngine, "backend", None)  # in a thread, where it can be held up
         monkeypatch.setattr(NumpyEngine, "extended", held_up)
         body = b'{"new_nodes": [{"id": 1, "features": [1, 2, 3, 4, 5], "neighbors": [1]}]}'
         try:
@@ -284,14 +325,14 @@ def test_metrics_tell_what_new_nodes_cost(store: Path) -> None:
 
 
 def test_known_nodes_that_are_asked_for_together_are_answered_together(
-    snapshot: Snapshot, loaded: LoadedModel, engine: Watched
+    snapshot: Snapshot, model: ServedModel, engine: Watched
 ) -> None:
-    other = LoadedModel(2, snapshot, Watched(snapshot), {})
+    other = ServedModel(2, snapshot, Watched(snapshot), {})
     asked = [np.array(rows) for rows in ([3], [4, 5, 3], [59, 0])]
 
     async def all_at_once(batcher: Batcher) -> list[Answers]:
-        questions = [*(KnownRows(loaded, rows, True) for rows in asked), KnownRows(other, asked[0], True)]
-        return await asyncio.gather(*(batcher.ask(question, CALLER) for question in questions))
+        questions = [*((model, KnownRows(rows, True)) for rows in asked), (other, KnownRows(asked[0], True))]
+        return await asyncio.gather(*(batcher.compute(*question, CALLER) for question in questions))
 
     answers = run(Settings(), all_at_once)
     assert engine.batches == [6]  # the other version was asked on its own
@@ -302,13 +343,13 @@ def test_known_nodes_that_are_asked_for_together_are_answered_together(
 
 
 def test_logits_of_known_nodes_are_read_and_only_embeddings_computed(
-    snapshot: Snapshot, loaded: LoadedModel, engine: Watched
+    snapshot: Snapshot, model: ServedModel, engine: Watched
 ) -> None:
     rows = np.array([4, 5, 3])
 
-    async def both(batcher: Batcher) -> list[Outcome]:
-        questions = KnownRows(loaded, rows, embeddings=False), KnownRows(loaded, rows[:1], embeddings=True)
-        return await asyncio.gather(*(batcher.ask(question, CALLER) for question in questions))
+    async def both(batcher: Batcher) -> list[NodeResults]:
+        questions = KnownRows(rows, embeddings=False), KnownRows(rows[:1], embeddings=True)
+        return await asyncio.gather(*(batcher.compute(model, question, CALLER) for question in questions))
 
     without, with_embeddings = run(Settings(), both)
     assert engine.batches == [1]  # whoever wants no embeddings waits for nobody's
@@ -317,11 +358,11 @@ def test_logits_of_known_nodes_are_read_and_only_embeddings_computed(
     np.testing.assert_array_equal(with_embeddings.logits, without.logits[:1])
 
 
-def test_everybody_who_asked_for_known_nodes_hears_that_the_engine_broke(loaded: LoadedModel, engine: Watched) -> None:
+def test_everybody_who_asked_for_known_nodes_hears_that_the_engine_broke(model: ServedModel, engine: Watched) -> None:
     engine.broken = True
 
     async def all_at_once(batcher: Batcher) -> list[Any]:
-        asked = (batcher.ask(KnownRows(loaded, np.array([row]), embeddings=True), CALLER) for row in range(3))
+        asked = (batcher.compute(model, KnownRows(np.array([row]), embeddings=True), CALLER) for row in range(3))
         return await asyncio.gather(*asked, return_exceptions=True)
 
     assert [type(one) for one in run(Settings(), all_at_once)] == [MemoryError] * 3

@@ -15,10 +15,10 @@ import pytest
 
 from model_store import Event, ModelVersions, Store, StoreUnavailable
 from model_store.versions.live_version import LiveLog
+from service.engines.served_model import load
 from service.http.errors import Refusal
 from service.predict.batching import Batcher
 from service.rollout.probation import Probation
-from service.rollout.served_model import load
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
 from tests.model_store.samples import publish, small_contents
@@ -37,14 +37,14 @@ def two(tmp_path: Path) -> Path:
 @pytest.fixture
 def bad_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Version 2 passes its probes and then fails in service."""
-    ask = Batcher.ask
+    compute = Batcher.compute
 
-    async def fails(self: Batcher, question: Any, caller: Any) -> Any:
-        if question.loaded.version == 2:
+    async def fails(self: Batcher, model: Any, rows: Any, request: Any) -> Any:
+        if model.version == 2:
             raise RuntimeError("as if a library had a fault")
-        return await ask(self, question, caller)
+        return await compute(self, model, rows, request)
 
-    monkeypatch.setattr(Batcher, "ask", fails)
+    monkeypatch.setattr(Batcher, "compute", fails)
 
 
 def history(root: Path) -> list[tuple[str, int]]:
@@ -76,14 +76,14 @@ def test_a_version_whose_answers_fail_is_left(two: Path) -> None:
 
 
 def test_callers_who_hang_up_and_crowds_say_nothing_about_a_version(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = Batcher.ask
+    compute = Batcher.compute
 
-    async def refuses(self: Batcher, question: Any, caller: Any) -> Any:
-        if question.loaded.version == 2:
+    async def refuses(self: Batcher, model: Any, rows: Any, request: Any) -> Any:
+        if model.version == 2:
             raise Refusal("deadline", "no answer in time")
-        return await ask(self, question, caller)
+        return await compute(self, model, rows, request)
 
-    monkeypatch.setattr(Batcher, "ask", refuses)
+    monkeypatch.setattr(Batcher, "compute", refuses)
     Store(two).model("demo").activate(2)
     looked_twice = looks(two, monkeypatch)
     with in_thread(two, probation_answers=5) as client:

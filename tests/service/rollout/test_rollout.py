@@ -21,8 +21,8 @@ import pytest
 
 from model_store import Store
 from model_store.versions.locks import exclusive_unless_held
-from service.predict.engine import NumpyEngine
-from service.rollout.served_model import load
+from service.engines.engine import NumpyEngine
+from service.engines.served_model import load
 from tests.model_store.samples import publish, small_contents
 from tests.service.serving import in_processes, in_thread, refused, until
 
@@ -111,6 +111,7 @@ def test_a_request_in_flight_finishes_on_the_version_that_it_began_with(two: Pat
 
     with in_thread(two, inline_cost=1, cache_bytes=0) as client:
         alone = client.post("/predict", json=question).json()
+        monkeypatch.setattr(NumpyEngine, "backend", None)  # in a thread, where it can be held up
         monkeypatch.setattr(NumpyEngine, "extended", held_up)
         caller = threading.Thread(target=lambda: answers.append(client.post("/predict", json=question).json()))
         caller.start()

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from model_store import Snapshot, Store
-from service.predict.engine import EngineError, NumpyEngine, OnnxEngine, TorchEngine, engine_for
-from service.rollout.served_model import load
+from service.engines.engine import EngineError, NumpyEngine, engine_for
+from service.engines.onnx_engine import OnnxEngine
+from service.engines.served_model import load
+from service.engines.torch_engine import TorchEngine
 from service.settings import Settings
 from sgformer import NewNodes
 from tests.model_store.samples import small_contents
@@ -48,13 +50,13 @@ def test_a_worker_without_a_gpu_blames_itself(snapshot: Snapshot) -> None:
     if torch.cuda.is_available():
         pytest.skip("NOT RUN: this machine has a GPU")
     with pytest.raises(EngineError, match="SGF_DEVICE is cuda, and torch sees no GPU here"):
-        engine_for(snapshot, Settings(device="cuda"))
+        engine_for(snapshot, "auto", "cuda")
 
 
 @pytest.mark.parametrize("states", ["float32", "float16"])
 def test_a_loaded_model_knows_whether_its_answers_are_rounded(tmp_path: Path, states: str) -> None:
     Store(tmp_path).publish("demo", small_contents(), onnx=False, states=states)
-    loaded = load(Store(tmp_path).model("demo"), 1, Settings(store=tmp_path))
-    assert loaded.rounding_error == loaded.snapshot.rounding_error
-    assert (loaded.rounding_error is None) == (states == "float32")
-    loaded.retire()
+    model = load(Store(tmp_path).model("demo"), 1, Settings(store=tmp_path))
+    assert model.rounding_error == model.snapshot.rounding_error
+    assert (model.rounding_error is None) == (states == "float32")
+    model.retire()

@@ -8,14 +8,15 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from service.engines.served_model import ServedModel
 from service.http.errors import Refusal, refusal_for
 from service.http.messages import Request
 from service.predict import encoding
-from service.predict.batching import Batcher, KnownRows, NewRows
+from service.predict.batching import Batcher
 from service.predict.cache import Cache
 from service.predict.encoding import Part
 from service.predict.questions import NewNode, NodeId, Question, SparseFeatures, parsed
-from service.rollout.served_model import LoadedModel
+from service.predict.rows import KnownRows, NewRows
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
 from sgformer import NeighborhoodTooLarge, NewNodeError, NewNodes, SparseRows
@@ -30,12 +31,12 @@ class Answer(NamedTuple):
     """The model, version and snapshot that gave it."""
 
 
-class Answering:
+class Predictor:
     def __init__(self, settings: Settings, metrics: Metrics, batcher: Batcher, cache: Cache | None) -> None:
         self._settings, self._batcher, self._cache = settings, batcher, cache
         self._metrics = metrics
 
-    async def answer(self, current: Callable[[], LoadedModel], request: Request, form: Form) -> Answer:
+    async def answer(self, current: Callable[[], ServedModel], request: Request, form: Form) -> Answer:
         """Raises Refusal and the domain's errors.
 
         Args:
@@ -45,53 +46,53 @@ class Answering:
         question = parsed(request.content(self._settings.max_body_bytes), self._settings.max_body_weight)
         self._check_limits(question)
         self._metrics.spent("parse", time.perf_counter() - start)
-        loaded = current().acquire()
+        model = current().acquire()
         try:
             if self._cache is None or not (question.new_nodes or self._settings.cache_known):
-                return Answer(await self._computed(loaded, question, form, request), loaded.head)
-            return Answer(await self._looked_up(self._cache, loaded, question, form, request), loaded.head)
+                return Answer(await self._computed(model, question, form, request), model.origin)
+            return Answer(await self._looked_up(self._cache, model, question, form, request), model.origin)
         finally:
-            loaded.release()
+            model.release()
 
-    async def _looked_up(self, cache: Cache, loaded: LoadedModel, question: Question, form: Form, request: Request) -> bytes:
+    async def _looked_up(self, cache: Cache, model: ServedModel, question: Question, form: Form, request: Request) -> bytes:
         if not cache.available:
             self._metrics.cache_lookups.labels(cache.kind, "skipped").inc()
-            return await self._computed(loaded, question, form, request)
+            return await self._computed(model, question, form, request)
         # Engines agree within 1e-5, not bit by bit, and another release may write other JSON.
-        key = f"{encoding.FORMAT}:{loaded.id}:{loaded.version}:{loaded.engine_name}:{form}:{question.digest()}"
+        key = f"{encoding.FORMAT}:{model.id}:{model.version}:{model.engine_name}:{form}:{question.digest()}"
         found = await cache.get(key)
         self._metrics.cache_lookups.labels(cache.kind, "miss" if found is None else "hit").inc()
         if found is None:
-            found = await self._computed(loaded, question, form, request)
+            found = await self._computed(model, question, form, request)
             cache.put(key, found)
         return found
 
-    async def _computed(self, loaded: LoadedModel, question: Question, form: Form, request: Request) -> bytes:
+    async def _computed(self, model: ServedModel, question: Question, form: Form, request: Request) -> bytes:
         start = time.perf_counter()
-        if question.top_k is not None and loaded.config.task == "regression":
+        if question.top_k is not None and model.config.task == "regression":
             raise Refusal("invalid", "top_k is about classes, and this model predicts values")
         parts: list[Part] = []
         if question.nodes:
             embeddings = question.embeddings or form != "predictions"
-            known = KnownRows(loaded, loaded.rows(question.nodes), embeddings)
-            parts.append((question.nodes, await self._batcher.ask(known, request)))
+            known = KnownRows(model.rows(question.nodes), embeddings)
+            parts.append((question.nodes, await self._batcher.compute(model, known, request)))
         if question.new_nodes:
             names = [node.id for node in question.new_nodes]
             try:
-                new = NewRows.of(loaded, new_nodes(loaded, question), question.mode)
-                found = await self._batcher.ask(new, request)
+                new = NewRows.of(model, new_nodes(model, question), question.mode, self._settings.max_recompute)
+                results = await self._batcher.compute(model, new, request)
             except (NewNodeError, NeighborhoodTooLarge) as error:
                 raise _naming(error, names) from None
-            parts.append((names, found))
+            parts.append((names, results))
         encoding.check_finite(parts)
         answered = time.perf_counter()
-        seconds = sum(outcome.seconds for _, outcome in parts)
+        seconds = sum(results.seconds for _, results in parts)
         self._metrics.spent("compute", seconds)
         self._metrics.spent("queue", answered - start - seconds)
         try:
             if form == "predictions":
-                return encoding.predictions_json(loaded, question, parts)
-            return encoding.embeddings_npy(parts) if form == "npy" else encoding.embeddings_json(loaded, parts)
+                return encoding.predictions_json(model, question, parts)
+            return encoding.embeddings_npy(parts) if form == "npy" else encoding.embeddings_json(model, parts)
         finally:
             self._metrics.spent("encode", time.perf_counter() - answered)
 
@@ -115,17 +116,17 @@ def _naming(error: NewNodeError | NeighborhoodTooLarge, names: Sequence[NodeId])
     return Refusal(refusal.code, f"new node {name!r}: {error.message}", node=name, **details)
 
 
-def new_nodes(loaded: LoadedModel, question: Question) -> NewNodes:
+def new_nodes(model: ServedModel, question: Question) -> NewNodes:
     """The question in rows and arrays. Raises Refusal that names the new node, and UnknownNodeError."""
-    asked, width = question.new_nodes, loaded.config.in_features
+    asked, width = question.new_nodes, model.config.in_features
     flat = [one for node in asked for one in node.neighbors]
-    rows = loaded.rows(flat) if flat else np.empty(0, dtype=np.int64)
+    rows = model.rows(flat) if flat else np.empty(0, dtype=np.int64)
     ends = np.cumsum([len(node.neighbors) for node in asked])
     places = {node.id: place for place, node in enumerate(asked)}
     return NewNodes.build(
         _features(asked, width),
         np.split(rows, ends[:-1]),  # type: ignore[arg-type]  # arrays of ints serve as well as lists
-        num_nodes=loaded.num_nodes,
+        num_nodes=model.num_nodes,
         num_features=width,
         edges=[(places[left], places[right]) for left, right in question.edges],
         joint=question.joint,

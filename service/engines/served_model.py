@@ -1,4 +1,4 @@
-"""One version in service: its snapshot, the engine that answers for it, and the requests that still use it."""
+"""A version in service: its snapshot, its engine, and the number of requests that use it."""
 
 from __future__ import annotations
 
@@ -6,47 +6,44 @@ import ctypes
 import threading
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from model_store import ModelVersions, Snapshot
-from service.predict.engine import Engine, engine_for
+from service.engines.engine import Engine, engine_for
 from service.settings import Settings
 from sgformer import Answers, UnknownNodeError
 from sgformer.request_time.extension import Mode
 
 Exactness = Literal["exact", "frozen", "rounded"]
+Derived = TypeVar("Derived")
 
 
-class LoadedModel:
-    """Whoever answers from it calls `acquire` before and `release` after; once retired, the last release closes it."""
+class ServedModel:
+    """A request calls `acquire` before it uses the model and `release` after. Once retired, the last release closes it."""
 
     def __init__(self, version: int, snapshot: Snapshot, engine: Engine, seconds: dict[str, float]) -> None:
         manifest = snapshot.manifest
         self.version, self.snapshot, self.engine = version, snapshot, engine
         self.engine_name, self.merges = engine.name, engine.merges
-        self.model, self.id = manifest.model, snapshot.id
+        self.name, self.id = manifest.model, snapshot.id
         self.config, self.classes = manifest.config, manifest.classes
         self.num_nodes, self.rounding_error = manifest.sizes.nodes, snapshot.rounding_error
         self.seconds = seconds
-        """How long opening, warming and the probes took."""
-        self.head = {"model": self.model, "version": version, "snapshot": self.id}
-        """What every answer says of its origin."""
+        """How long opening, warming up and the probes took."""
+        self.origin = {"model": self.name, "version": version, "snapshot": self.id}
+        """The fields by which every answer names its version."""
         if self.rounding_error is not None:
-            self.head["rounding_error"] = self.rounding_error
-        self.head_json = orjson.dumps(self.head)
-        names = self.classes or [str(number) for number in range(self.config.out_features)]
-        self.label_fields = [b'"label":%d,"class":%b' % (label, orjson.dumps(name)) for label, name in enumerate(names)]
-        """What a prediction of each class says of it."""
+            self.origin["rounding_error"] = self.rounding_error
+        self._derived: dict[Any, Any] = {}
         self._lock = threading.Lock()
         self._users, self._retired = 0, False
 
-    def acquire(self) -> LoadedModel:
+    def acquire(self) -> ServedModel:
         with self._lock:
             self._users += 1
         return self
@@ -66,6 +63,13 @@ class LoadedModel:
         if done:
             self._close()
 
+    def derive(self, make: Callable[[ServedModel], Derived]) -> Derived:
+        """`make(self)`, computed once for this version."""
+        if make not in self._derived:
+            self._derived[make] = make(self)
+        value: Derived = self._derived[make]
+        return value
+
     def rows(self, ids: Sequence[int | str]) -> NDArray[np.int64]:
         """From ids, as requests have them, to rows. Raises UnknownNodeError."""
         if self.snapshot.node_ids is not None:
@@ -75,18 +79,19 @@ class LoadedModel:
         except (TypeError, OverflowError):
             rows = None
         if rows is None or rows.view(np.uint64).max() >= self.num_nodes:  # a negative number is a large one there
-            wrong = next(one for one in ids if type(one) is not int or not 0 <= one < self.num_nodes)
-            raise UnknownNodeError(f"node {wrong!r} is not in the graph, expected ids from 0 to {self.num_nodes - 1}", wrong)
+            unknown = next(node for node in ids if type(node) is not int or not 0 <= node < self.num_nodes)
+            expected = f"expected ids from 0 to {self.num_nodes - 1}"
+            raise UnknownNodeError(f"node {unknown!r} is not in the graph, {expected}", unknown)
         return rows
 
     def exactness(self, mode: Mode, computed: bool = True) -> Exactness:
-        """What an answer is called. One that is computed from half-precision states is rounded; logits of known nodes are
-        read as the full-graph forward gave them.
+        """The exactness that an answer states. Answers computed from half-precision states are rounded; logits of known
+        nodes are stored as the full-graph forward gave them.
         """
         return "rounded" if mode == "exact" and computed and self.rounding_error is not None else mode
 
     def known(self, rows: NDArray[np.int64], embeddings: bool) -> Answers:
-        """Answers for rows of the graph. Where no embeddings are asked for, theirs are empty, and nothing is computed."""
+        """Answers for rows of the graph. Without embeddings, nothing is computed: the logits are read."""
         if embeddings:
             return self.engine.known(rows)
         return Answers(np.empty((len(rows), 0), dtype=np.float32), self.snapshot.known_logits(rows))
@@ -97,7 +102,7 @@ class LoadedModel:
         del self.engine
 
 
-def load(versions: ModelVersions, version: int, settings: Settings) -> LoadedModel:
+def load(versions: ModelVersions, version: int, settings: Settings) -> ServedModel:
     """Opens, verifies, warms and replays the probes on the engine that will serve.
 
     Raises:
@@ -107,17 +112,17 @@ def load(versions: ModelVersions, version: int, settings: Settings) -> LoadedMod
     seconds: dict[str, float] = {}
     snapshot = _timed(seconds, "open and verify", lambda: versions.open(version))
     try:
-        engine = _timed(seconds, "engine", lambda: engine_for(snapshot, settings))
+        engine = _timed(seconds, "engine", lambda: engine_for(snapshot, settings.backend, settings.device))
         _timed(seconds, "warm and probes", lambda: snapshot.probes.replay(engine, snapshot.manifest.probe_tolerance))
     except BaseException:
         snapshot.close()
         raise
     _give_memory_back()
-    return LoadedModel(version, snapshot, engine, seconds)
+    return ServedModel(version, snapshot, engine, seconds)
 
 
 def _give_memory_back() -> None:
-    """What verifying a large snapshot used and freed, 8 MB for a million nodes, would stay with malloc for ever."""
+    """Returns memory that verifying used, 8 MB for a million nodes, to the system: malloc would keep it."""
     with suppress(OSError, AttributeError):  # where the C library has no such call
         ctypes.CDLL(None).malloc_trim(0)
 
