@@ -26,8 +26,8 @@ from service.settings import Settings
 from service.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from service.http.messages import Request, Unparsed
     from service.http.protocol import Protocol
+    from service.http.request import Request, Unparsed
 
 LOG = logging.getLogger("service.admission")
 ANSWER_LIMIT = 16

@@ -17,7 +17,8 @@ from starlette.routing import Match
 
 from service.admission import Admission, Lane
 from service.http.errors import Refusal, refusal_for
-from service.http.messages import JSON, Reply, Request
+from service.http.reply import GZIP_FROM_BYTES, JSON, Reply
+from service.http.request import Request
 from service.http.security import Security
 from service.predict.predictor import Form, Predictor
 from service.rollout.rollout import Rollout
@@ -114,7 +115,7 @@ class Gateway:
             reply = await self._answer(request)
             if self._probation.watched is not None and (reply.status == 200 or reply.error == "internal"):
                 self._probation.answered(failed=reply.status != 200)  # a refusal says nothing about a version
-            if request.takes_compressed(reply):
+            if len(reply.content) >= GZIP_FROM_BYTES and request.accepts_gzip():
                 reply = await reply.compressed()
             request.connection.reply(request, reply)
         finally:

@@ -19,7 +19,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from model_store import ModelVersions, StoreError, UnknownVersion
 from service.http import openapi
 from service.http.errors import Refusal, refusal_for
-from service.http.messages import GZIP_FROM_BYTES
+from service.http.reply import GZIP_FROM_BYTES
 from service.rollout.probation import last_rollback
 from service.rollout.rollout import Rollout
 from service.telemetry.metrics import CONTENT_TYPE, Metrics

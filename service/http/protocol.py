@@ -17,11 +17,12 @@ from collections import deque
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service.admission import Admission, Place
 from service.http.errors import Refusal, refusal_for
-from service.http.messages import Reply, Request, Unparsed, new_request_id
+from service.http.reply import Reply
+from service.http.request import Request, Unparsed, head_without_upgrade, new_request_id, origin_form
 
 LOG = logging.getLogger("service.http.protocol")
 UNREAD_SECONDS = 30.0
@@ -39,7 +40,6 @@ LAST_REQUEST_SECONDS, LAST_BODY_SECONDS = 0.5, 3.0
 """How long after SIGTERM idle connections stay open, so that a request that is already on its way is answered; and how long
 the body of a request may still take."""
 NEVER = float("inf")
-UPGRADE_HEADERS = {b"upgrade", b"http2-settings", b"connection"}
 
 
 class Protocol(HttpToolsProtocol):
@@ -162,8 +162,7 @@ class Protocol(HttpToolsProtocol):
         self.deadline = self.loop.time() + self._gateway.body_seconds
         version = self.parser.get_http_version()
         keep_alive = version != "1.0" and self.parser.should_keep_alive() and not self._leaving
-        method, target = self.parser.get_method().decode("ascii"), self.url
-        target = target if target.startswith(b"/") else _origin_form(target)
+        method, target = self.parser.get_method().decode("ascii"), origin_form(self.url)
         request = Request(self, method, target, version, self.headers, keep_alive, self.expect_100_continue)
         self._receiving = request
         if self._request is not None:
@@ -251,43 +250,11 @@ class Protocol(HttpToolsProtocol):
             task.add_done_callback(self.tasks.discard)
             self.tasks.add(task)
             return
-        self.cycle = self._cycle(request)
+        self.cycle = asgi_cycle(self, request)
         self.cycle.body, self.cycle.more_body = request.body, False
         self.cycle.message_event.set()
         request.body = bytearray()
         self._start_asgi_task(self.cycle, self.app)
-
-    def _cycle(self, request: Request) -> RequestResponseCycle:
-        path, _, query = request.target.partition(b"?")
-        scope: Any = {
-            "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
-            "http_version": request.version,
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme,
-            "method": request.method,
-            "root_path": "",
-            "path": request.path,
-            "raw_path": path,
-            "query_string": query,
-            "headers": request.headers,
-            "state": self.app_state.copy(),
-            "sgf.request": request,
-        }
-        return RequestResponseCycle(
-            scope=scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=False,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=False,
-            keep_alive=request.keep_alive,
-            on_response=self.on_response_complete,
-        )
 
     def reply(self, request: Request, reply: Reply) -> None:
         """Writes the answer of a request that runs."""
@@ -368,28 +335,21 @@ class Protocol(HttpToolsProtocol):
         self._write(Reply.refused(refusal), name, keep=False)
         self.transport.close()
 
-    def _write(self, reply: Reply, name: str, keep: bool, method: str = "") -> None:
-        always = self._gateway.encode_headers(self.server_state.default_headers)
-        end = b"" if keep else b"connection: close\r\n"
-        content = b"" if method == "HEAD" else reply.content
-        parts = STATUS_LINE[reply.status], always, reply.head, name.encode(), end, content
-        data, unsent = b"%b%b%bx-request-id: %b\r\n%b\r\n%b" % parts, self._unsent_bytes
+    def _write(self, reply: Reply, request_id: str, keep: bool, method: str = "") -> None:
+        headers = self._gateway.encode_headers(self.server_state.default_headers)
+        data, unsent = reply.encode(headers, request_id, keep, method != "HEAD"), self._unsent_bytes
         self.transport.write(data)
         if self.flow.write_paused:  # the transport keeps all of it until the last byte is sent
             self._hold_unsent(unsent + len(data))
 
     def _without_upgrade(self) -> bytes:
-        """The head that was just parsed, without the wish to upgrade, for a parser that has not seen it."""
-        method = self.parser.get_method()
+        """The head that was just parsed, for a parser that has not seen it."""
+        method, version = self.parser.get_method(), self.parser.get_http_version()
         if method == b"CONNECT":
             raise httptools.HttpParserError("CONNECT")
-        version = self.parser.get_http_version().encode()
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        kept = [b"%b: %b\r\n" % pair for pair in self.headers if pair[0] not in UPGRADE_HEADERS]
-        if any(b"close" in value.lower() for name, value in self.headers if name == b"connection"):
-            kept.append(b"connection: close\r\n")
-        return b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version, b"".join(kept))
+        return head_without_upgrade(method, self.url, version, self.headers)
 
     def _hold_bodies(self, count: int) -> None:
         if count != self._body_bytes:
@@ -401,7 +361,35 @@ class Protocol(HttpToolsProtocol):
         self._admission.hold(self, self._body_bytes + self._unsent_bytes)
 
 
-def _origin_form(target: bytes) -> bytes:
-    """The path and query of an absolute-form target such as `http://host?x=1` (RFC 9112, 3.2.2)."""
-    parsed = httptools.parse_url(target)
-    return (parsed.path or b"/") + (b"?" + parsed.query if parsed.query else b"")
+def asgi_cycle(protocol: HttpToolsProtocol, request: Request) -> RequestResponseCycle:
+    """uvicorn's own way of running an ASGI application for one request."""
+    path, _, query = request.target.partition(b"?")
+    scope: Any = {
+        "type": "http",
+        "asgi": {"version": protocol.asgi_version, "spec_version": "2.3"},
+        "http_version": request.version,
+        "server": protocol.server,
+        "client": protocol.client,
+        "scheme": protocol.scheme,
+        "method": request.method,
+        "root_path": "",
+        "path": request.path,
+        "raw_path": path,
+        "query_string": query,
+        "headers": request.headers,
+        "state": protocol.app_state.copy(),
+        "sgf.request": request,
+    }
+    return RequestResponseCycle(
+        scope=scope,
+        transport=protocol.transport,
+        flow=protocol.flow,
+        logger=protocol.logger,
+        access_logger=protocol.access_logger,
+        access_log=False,
+        default_headers=protocol.server_state.default_headers,
+        message_event=asyncio.Event(),
+        expect_100_continue=False,
+        keep_alive=request.keep_alive,
+        on_response=protocol.on_response_complete,
+    )

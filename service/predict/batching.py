@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from service.engines.served_model import ServedModel
 from service.http.errors import Refusal
-from service.http.messages import Request
+from service.http.request import Request
 from service.predict.compute_process import ComputeProcess, ComputeProcessError
 from service.predict.results import NodeResults
 from service.predict.rows import NewRows, Rows, compute

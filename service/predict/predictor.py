@@ -10,7 +10,7 @@ import numpy as np
 
 from service.engines.served_model import ServedModel
 from service.http.errors import Refusal, refusal_for
-from service.http.messages import Request
+from service.http.request import Request
 from service.predict import encoding
 from service.predict.batching import Batcher
 from service.predict.cache import Cache

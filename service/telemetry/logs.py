@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from service.http.messages import Request
+from service.http.request import Request
 
 _OURS = {"seconds", "request_id"}
 """Extras that our own log calls may carry."""

@@ -24,7 +24,7 @@ NO_TORCH = """
 import asyncio, sys
 from pathlib import Path
 from service.app import create_app
-from service.http.messages import Request
+from service.http.request import Request
 from service.settings import Settings
 
 async def main(store):

@@ -27,7 +27,7 @@ UPGRADE = (
 def test_a_client_that_reads_nothing_is_hung_up_on_and_a_slow_one_is_not(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.http.protocol.UNREAD_SECONDS", 0.5)
+    monkeypatch.setattr("service.http.protocol.UNREAD_SECONDS", 1.5)
     question = json.dumps({"nodes": [1] * 1000, "embeddings": True}).encode()
     with in_thread(store) as client, ExitStack() as opened:
         size = len(client.post("/predict", content=question, headers={"content-type": "application/json"}).content)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.http.messages import Unparsed
+from service.http.request import Unparsed
 from service.predict.predictor import Answer, Predictor
 from tests.service.http.raw import BODY, connect, read_response, request
 from tests.service.serving import in_thread, until

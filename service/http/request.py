@@ -1,18 +1,16 @@
-"""A request and its reply, as the protocol, admission and the gateway hand them on."""
+"""An HTTP request, as the protocol, admission and the gateway pass it on: parsed, or still the bytes it came in."""
 
 from __future__ import annotations
 
 import asyncio
-import gzip
 import random
 import re
 import time
 import zlib
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-import orjson
+import httptools
 
 from service.admission import Place
 from service.http.errors import Refusal
@@ -20,47 +18,10 @@ from service.http.errors import Refusal
 if TYPE_CHECKING:
     from service.http.protocol import Protocol
 
-JSON = "application/json"
-GZIP_FROM_BYTES = 1024
 UNPARSED_BYTES = 8192
-THREAD_FROM_BYTES = 64 * 1024
-"""A larger answer is compressed in a thread, while the event loop answers others."""
+UPGRADE_HEADERS = {b"upgrade", b"http2-settings", b"connection"}
 _NO_QUALITY = rb"\s*;\s*q=0(\.0*)?\s*(,|$)"
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-
-
-@dataclass
-class Reply:
-    status: int
-    content: bytes
-    media_type: str = JSON
-    headers: dict[str, str] = field(default_factory=dict)
-    error: str | None = None
-    """The code of the error, for the log."""
-    _head: bytes | None = None
-
-    @classmethod
-    def refused(cls, refusal: Refusal) -> Reply:
-        """The same for the same refusal: in an overload one refusal is sent to many."""
-        if refusal.reply is None:
-            content = orjson.dumps(refusal.body(), default=str)
-            refusal.reply = cls(refusal.status, content, headers=refusal.headers, error=refusal.code)
-        reply: Reply = refusal.reply
-        return reply
-
-    @property
-    def head(self) -> bytes:
-        """Its own headers as they are sent."""
-        if self._head is None:
-            more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
-            self._head = f"content-type: {self.media_type}\r\ncontent-length: {len(self.content)}\r\n{more}".encode()
-        return self._head
-
-    async def compressed(self) -> Reply:
-        in_thread = len(self.content) >= THREAD_FROM_BYTES
-        content = await asyncio.to_thread(gzip.compress, self.content, 1) if in_thread else gzip.compress(self.content, 1)
-        headers = self.headers | {"content-encoding": "gzip", "vary": "accept-encoding"}
-        return replace(self, content=content, headers=headers, _head=None)
 
 
 class Request:
@@ -111,8 +72,8 @@ class Request:
     def accepts(self, media_type: bytes) -> bool:
         return _accepts(self.named.get(b"accept", b""), media_type)
 
-    def takes_compressed(self, reply: Reply) -> bool:
-        return len(reply.content) >= GZIP_FROM_BYTES and _accepts(self.named.get(b"accept-encoding", b""), b"gzip")
+    def accepts_gzip(self) -> bool:
+        return _accepts(self.named.get(b"accept-encoding", b""), b"gzip")
 
     def start(self, place: Place) -> None:
         self.place = place
@@ -198,3 +159,19 @@ def _unzipped(body: bytes | bytearray, limit: int) -> bytes:
     if not unpacker.eof or unpacker.unused_data:
         raise Refusal("bad_encoding", "the body is not one whole gzip member")
     return content
+
+
+def origin_form(target: bytes) -> bytes:
+    """The path and query of a target, which may be absolute, such as `http://host?x=1` (RFC 9112, 3.2.2)."""
+    if target.startswith(b"/"):
+        return target
+    url = httptools.parse_url(target)
+    return (url.path or b"/") + (b"?" + url.query if url.query else b"")
+
+
+def head_without_upgrade(method: bytes, target: bytes, version: str, headers: list[tuple[bytes, bytes]]) -> bytes:
+    """The head of a request without `Upgrade`, to be parsed again (RFC 9110, 7.8: an upgrade may be ignored)."""
+    kept = [b"%b: %b\r\n" % pair for pair in headers if pair[0] not in UPGRADE_HEADERS]
+    if any(b"close" in value.lower() for name, value in headers if name == b"connection"):
+        kept.append(b"connection: close\r\n")
+    return b"%b %b HTTP/%b\r\n%b\r\n" % (method, target, version.encode(), b"".join(kept))
