@@ -31,7 +31,7 @@ on a machine that is very busy, so that none ever came up."""
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    given = {one.name: getattr(options, one.name) for one in fields(Settings)}
+    given = {field.name: getattr(options, field.name) for field in fields(Settings)}
     if options.table:
         return _shown(table().rstrip())
     try:
@@ -94,8 +94,8 @@ def _allow_files(connections: int) -> None:
 
 
 def _end(folder: Path, writer: LogWriter) -> NoReturn:
-    """uvicorn raises SIGTERM once more when everybody has been answered. As it is, that would leave the folder behind; an
-    exit in due form would wait for threads, one of which may be verifying a large snapshot.
+    """Handles the SIGTERM that uvicorn raises again after the last answer: removes the folder and exits at once. A normal
+    exit would wait for threads, one of which may be verifying a large snapshot.
     """
     shutil.rmtree(folder, ignore_errors=True)
     writer.close()
@@ -106,11 +106,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("sgf-serve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="print the settings, secrets hidden, and exit")
     parser.add_argument("--table", action="store_true", help="print the table of docs/configuration.md and exit")
-    for one in fields(Settings):
-        if not one.metadata["secret"]:  # a command line is seen by everybody on the machine
-            parser.add_argument(f"--{one.name.replace('_', '-')}", dest=one.name, help=one.metadata["about"])
+    for field in fields(Settings):
+        if not field.metadata["secret"]:  # every user of the machine can see a command line
+            parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, help=field.metadata["about"])
         else:
-            parser.set_defaults(**{one.name: None})
+            parser.set_defaults(**{field.name: None})
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The service put together: `create_app(settings)` for tests and other servers, `app_from_env` for uvicorn's workers."""
+"""Builds the service: `create_app(settings)` for tests, `app_from_env` for the workers of uvicorn."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ GC_THRESHOLD = 20_000
 
 
 def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gateway:
-    """An ASGI application for `service.http.protocol`. Its lifespan opens the live version before it takes requests, and
-    drains on the way out. `writer` takes the access log.
+    """An ASGI application for `service.http.protocol`. Its lifespan opens the live version before the first request, and
+    waits for running requests at the end. `writer` takes the access log.
     """
     metrics = Metrics(store=settings.store)
     rollout, admission = Rollout(settings, metrics), Admission(settings, metrics)
     log = logs.AccessLog(writer if settings.access_log else None)
 
     def book() -> None:
-        """What is done for many requests at once: for each request it would cost as much as its answer."""
+        """Updates metrics and the log for many requests at once: per request this would cost as much as an answer."""
         metrics.queue_depth.set(admission.depth + batcher.depth)
         metrics.buffered.set(admission.held_bytes)
         metrics.book(log.dropped_lines)
@@ -67,7 +67,7 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
             leader.start()
         gc.collect()
         gc.set_threshold(GC_THRESHOLD)
-        gc.freeze()  # what was imported and model stays: no collection needs to walk over it again
+        gc.freeze()  # objects of the start-up stay: the collector need not visit them
         try:
             yield
         finally:
@@ -92,7 +92,7 @@ async def _repeat(step: Callable[[], None], seconds: float) -> None:
         await asyncio.sleep(seconds)
         try:
             step()
-        except Exception:  # what failed once may work the next time
+        except Exception:
             LOG.exception("%s failed; it is repeated in %g s", step.__qualname__, seconds)
 
 
@@ -105,8 +105,8 @@ def runner_for(settings: Settings, metrics: Metrics) -> Runner:
 
 
 def _give_memory_back() -> None:
-    """Large blocks are returned to the system when they are freed. By default glibc keeps those up to 32 MB for reuse."""
-    with suppress(OSError, AttributeError):  # another C library
+    """Makes malloc return freed blocks to the system from 512 kB on. By default glibc keeps blocks up to 32 MB."""
+    with suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 512 * 1024)
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a request, and the one table that knows status codes.
+"""The one table of HTTP status codes, and the code of every error.
 
     Refusal                     an answer to the client that is not the one it asked for; `.code` is a key of STATUS
     everything else             our own fault: the client learns no more than that, the log has the rest
@@ -78,10 +78,10 @@ def _shortened(value: Any, length: int) -> Any:
 
 
 def refusal_for(error: BaseException) -> Refusal:
-    """What the client is told of an error from below."""
+    """The refusal that the client gets for an error of another layer."""
     if isinstance(error, Refusal):
         return error
-    if isinstance(error, asyncio.CancelledError):  # nobody else cancels a request but a shutdown that waits no longer
+    if isinstance(error, asyncio.CancelledError):  # only a shutdown cancels requests
         return Refusal("not_ready", "the service is shutting down")
     if isinstance(error, UnknownNodeError):
         return Refusal("unknown_node", str(error), node=error.node)

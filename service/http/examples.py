@@ -1,4 +1,4 @@
-"""Examples for the OpenAPI document: questions that the version in service answers, and its answer to the first of them."""
+"""Examples for the OpenAPI document: questions for the version in service, and its answer to the first one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.predict.results import NodeResults
 
 Form = Literal["predictions", "embeddings"]
 MANY = 32
-"""Features or classes: more of them would hide the example."""
+"""Features or classes up to which an example lists them all."""
 
 
 def questions(model: ServedModel | None) -> dict[str, Any]:
@@ -29,20 +29,20 @@ def questions(model: ServedModel | None) -> dict[str, Any]:
     pair = [new, new | {"id": "b", "neighbors": []}]
     return {
         "known": {"summary": "nodes of the graph", "value": {"nodes": first, **few}},
-        "new": {"summary": "a node that the graph has never seen", "value": {"new_nodes": [new], **likely}},
+        "new": {"summary": "a new node", "value": {"new_nodes": [new], **likely}},
         "joint": {
-            "summary": "two new nodes, linked, in one graph",
+            "summary": "two new nodes with a link between them",
             "value": {"new_nodes": pair, "edges": [["a", "b"]], "joint": True, **likely},
         },
         "frozen": {
-            "summary": "without what it changes around it",
+            "summary": "a new node, without recomputing its neighbours",
             "value": {"new_nodes": [new], "mode": "frozen", **likely},
         },
     }
 
 
 def answer_to_first(model: ServedModel, form: Form) -> Any:
-    """Raises whatever answering raises."""
+    """Raises what computing an answer raises."""
     question = Question(**questions(model)["known"]["value"])
     embeddings = form == "embeddings"
     known = model.known(model.rows(question.nodes), embeddings)

@@ -1,8 +1,8 @@
-"""Every request is screened, answered, counted and logged here.
+"""The gateway screens, answers, counts and logs every request.
 
-The protocol calls `screen`, `lane`, `check_length` and `refused` before there is a task for the request, and `answer` for
-/predict and /embed: routing, dependencies and response objects would cost more than the answers. Everything else is
-FastAPI's, by ASGI.
+The protocol calls `screen`, `lane`, `check_length` and `refused` before a request has a task. `answer` answers /predict and
+/embed without ASGI: routing, dependencies and response objects would cost more than the answers. All other routes are
+FastAPI's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 NPY = "application/x-npy"
 ANSWERED_HERE = {"/predict", "/embed"}
 NOT_QUEUED = {"/health/live", "/health/ready", "/metrics"}
-"""Cheap, and needed most when the service is overloaded."""
+"""Routes that never wait: they are cheap, and operators need them most in an overload."""
 MAX_ADMIN_BYTES = 64 * 1024
 
 
@@ -77,7 +77,7 @@ class Gateway:
         return self._default_headers[1]
 
     def lane(self, request: Request) -> Lane | None:
-        """The queue for this request; None for one that never waits."""
+        """The lane in which the request waits; None if it never waits."""
         if request.path in ANSWERED_HERE:
             return self.admission.answers
         return None if request.path in NOT_QUEUED else self.admission.pages
@@ -102,19 +102,19 @@ class Gateway:
             self._finished(request, route, reply.status, len(reply.content), reply.error)
 
     def count_refusal(self, route: str, started: float) -> None:
-        """Of a request that has waited too long. The log has one line for many of these, see `admission`."""
+        """Counts a refusal by admission. The log has one line for many of these (`admission`)."""
         self._metrics.answered(route, 429, time.perf_counter() - started)
 
     def answers(self, request: Request) -> bool:
-        """True if `answer` answers it; else it is a page."""
+        """True if `answer` answers this request; False if FastAPI does."""
         return request.path in ANSWERED_HERE
 
     async def answer(self, request: Request) -> None:
-        """Answers /predict and /embed, whatever happens."""
+        """Answers /predict and /embed. Every failure becomes a reply."""
         try:
-            reply = await self._answer(request)
+            reply = await self._reply(request)
             if self._probation.watched is not None and (reply.status == 200 or reply.error == "internal"):
-                self._probation.answered(failed=reply.status != 200)  # a refusal says nothing about a version
+                self._probation.answered(failed=reply.status != 200)  # other refusals are not the version's fault
             if len(reply.content) >= GZIP_FROM_BYTES and request.accepts_gzip():
                 reply = await reply.compressed()
             request.connection.reply(request, reply)
@@ -122,7 +122,7 @@ class Gateway:
             request.place.release()
         self._finished(request, request.path, reply.status, len(reply.content), reply.error)
 
-    async def _answer(self, request: Request) -> Reply:
+    async def _reply(self, request: Request) -> Reply:
         try:
             npy = request.path == "/embed" and request.accepts(NPY.encode())
             form: Form = "predictions" if request.path == "/predict" else "npy" if npy else "embeddings"
@@ -139,13 +139,13 @@ class Gateway:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pages, and the lifespan."""
+        """All routes of FastAPI, and the lifespan."""
         if scope["type"] != "http":
             await self._pages(scope, receive, send)
             return
         request: Request = scope["sgf.request"]
-        if request.method == "HEAD" and not request.path.startswith("/admin"):  # a page of /admin may be an endless stream
-            scope = {**scope, "method": "GET"}  # the server knows that it was HEAD, and sends no body
+        if request.method == "HEAD" and not request.path.startswith("/admin"):  # an event stream has no end
+            scope = {**scope, "method": "GET"}  # uvicorn sends no body for HEAD
         if request.method == "POST" and b"content-type" not in request.named:
             scope["headers"] = [*scope["headers"], (b"content-type", JSON.encode())]
         status, sent, error = 0, 0, None
@@ -153,7 +153,7 @@ class Gateway:
         async def count_and_send(message: MutableMapping[str, Any]) -> None:
             nonlocal status, sent
             if message["type"] == "http.response.start":
-                request.place.release()  # a stream of events may go on for hours
+                request.place.release()  # an event stream may last for hours
                 status = message["status"]
                 message["headers"] = [*message.get("headers", []), (b"x-request-id", request.id.encode())]
             sent += len(message.get("body", b""))
@@ -171,11 +171,11 @@ class Gateway:
         self._finished(request, self._route(scope), status, 0 if request.method == "HEAD" else sent, error)
 
     def _route(self, scope: Scope) -> str:
-        """As it is declared, so that metrics have few labels. A request that was refused has not been routed."""
-        found = scope.get("route")
-        if found is None:
-            found = next((route for route in self._pages.routes if route.matches(scope)[0] is Match.FULL), None)
-        return getattr(found, "path", None) or "other"
+        """The route's template, so that metrics have few labels. A request that was refused has not been routed."""
+        route = scope.get("route")
+        if route is None:
+            route = next((route for route in self._pages.routes if route.matches(scope)[0] is Match.FULL), None)
+        return getattr(route, "path", None) or "other"
 
     def _reply_for(self, request: Request, error: BaseException) -> Reply:
         refusal = refusal_for(error)

@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's own, and /predict and /embed, which FastAPI does not see."""
+"""The OpenAPI document: FastAPI's, with /predict and /embed, which are not FastAPI routes, and with all errors."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from sgformer_client.answers import ErrorAnswer, PredictAnswer
 
 LOG = logging.getLogger("service.http.openapi")
 TAGS = {
-    "answers": "What everybody came for.",
-    "models": "Which versions there are, and what they are.",
+    "answers": "Predictions and embeddings.",
+    "models": "The versions of the model.",
     "admin": "Retraining and roll-back, with the admin token.",
-    "operations": "For probes and for Prometheus.",
+    "operations": "Health checks and metrics.",
 }
-"""Kinds of requests, in the order of the page."""
-_REFUSED = {
+"""Groups of routes, in the order of the page."""
+_STATUSES = {
     "answers": (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503),
     "models": (401, 403, 404, 409, 422, 500, 503),
     "admin": (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503),
     "operations": (500, 503),
 }
-"""What each of them may be answered with, besides what it came for."""
+"""The error statuses of each group."""
 _ONLY = {
     "unknown_node": {"answers"},
     "batch_too_large": {"answers"},
@@ -42,48 +42,46 @@ _ONLY = {
     "jobs_unavailable": {"admin"},
     "not_found": {"models", "admin"},
 }
-"""Codes that only some kinds of requests have."""
+"""Error codes that only some groups have; all others apply to every group."""
 
 
 class Documents:
-    """One document per version in service; only the last one is kept."""
+    """Keeps the document of the version in service."""
 
     def __init__(self, app: FastAPI, private: bool) -> None:
         self._app, self._private = app, private
-        self._made: tuple[str | None, dict[str, Any]] | None = None
+        self._cached: tuple[str | None, dict[str, Any]] | None = None
 
     def of(self, model: ServedModel | None) -> dict[str, Any]:
         identity = None if model is None else model.id
-        if self._made is None or self._made[0] != identity:
-            self._made = identity, document(self._app, None if self._private else model)
-        return self._made[1]
+        if self._cached is None or self._cached[0] != identity:
+            self._cached = identity, document(self._app, None if self._private else model)
+        return self._cached[1]
 
 
 def document(app: FastAPI, model: ServedModel | None) -> dict[str, Any]:
-    """With examples that the version in service answers."""
-    found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    """The document, with examples that the version in service answers."""
+    whole = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     _, definitions = models_json_schema(
         [(Question, "validation"), (PredictAnswer, "serialization"), (ErrorAnswer, "serialization")],
         ref_template="#/components/schemas/{model}",
     )
-    schemas = found.setdefault("components", {}).setdefault("schemas", {})
+    schemas = whole.setdefault("components", {}).setdefault("schemas", {})
     schemas |= definitions.get("$defs", {})
-    found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    about = "Predictions for nodes of the graph, and for nodes that it has never seen."
-    found["paths"]["/predict"] = {"post": _operation("predict", about, model, _json_answer(model, "predictions"))}
+    whole["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    about = "Predictions for nodes of the graph and for new nodes."
+    whole["paths"]["/predict"] = {"post": _operation("predict", about, model, _json_answer(model, "predictions"))}
     content = _json_answer(model, "embeddings")
     content["application/x-npy"] = {"schema": {"type": "string", "format": "binary"}}
-    found["paths"]["/embed"] = {"post": _operation("embed", "Embeddings of the same nodes.", model, content)}
-    found["tags"] = [{"name": name, "description": told} for name, told in TAGS.items()]
-    for name, path in found["paths"].items():
+    whole["paths"]["/embed"] = {"post": _operation("embed", "Embeddings of the same nodes.", model, content)}
+    whole["tags"] = [{"name": name, "description": about} for name, about in TAGS.items()]
+    for name, path in whole["paths"].items():
         for operation in path.values():
             if name.startswith("/admin"):
                 operation["security"] = [{"key": []}]
-            own = {
-                status: answer for status, answer in operation["responses"].items() if status != "422"
-            }  # FastAPI's is not ours
-            operation["responses"] = _errors(operation["tags"][0]) | own
-    return found
+            operation["responses"].pop("422", None)  # FastAPI's shape of errors, not ours
+            operation["responses"] = _errors(operation["tags"][0]) | operation["responses"]
+    return whole
 
 
 def _operation(name: str, about: str, model: ServedModel | None, content: dict[str, Any]) -> dict[str, Any]:
@@ -103,14 +101,14 @@ def _json_answer(model: ServedModel | None, form: Form) -> dict[str, Any]:
     if model is not None:
         try:
             schema["examples"] = {"known": {"summary": "to the first example", "value": answer_to_first(model, form)}}
-        except Exception:  # whatever it is: the document does without
-            LOG.exception("no example of an answer for the document")
+        except Exception:  # the document is complete without an example
+            LOG.exception("the OpenAPI document has no example of an answer")
     return {"application/json": schema}
 
 
 def _errors(tag: str) -> dict[str, Any]:
     possible = sorted(code for code in STATUS if tag in _ONLY.get(code, (tag,)))
-    codes = {status: [code for code in possible if STATUS[code] == status] for status in _REFUSED[tag]}
+    codes = {status: [code for code in possible if STATUS[code] == status] for status in _STATUSES[tag]}
     return {
         str(status): {"description": ", ".join(names), "content": {"application/json": _error(names)}}
         for status, names in codes.items()

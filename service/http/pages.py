@@ -1,4 +1,4 @@
-"""Everything besides the answers: models, health, metrics, the documentation. An ordinary FastAPI application."""
+"""All routes but /predict, /embed and /admin: models, health, metrics and the documentation, by FastAPI."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pages(
     private: bool,
     admin: APIRouter,
 ) -> FastAPI:
-    """`private`: not everybody may ask, so the document shows no ids of the graph."""
+    """The FastAPI application. `private`: API keys are set, so the public OpenAPI document shows no ids of the graph."""
     app = FastAPIOffline(
         title="SGFormer serving",
         version="1",
@@ -60,7 +60,7 @@ def pages(
     @app.get(
         "/metrics",
         tags=["operations"],
-        summary="Prometheus' text format, over all workers.",
+        summary="Metrics of all workers in the text format of Prometheus.",
         response_class=PlainTextResponse,
     )
     async def metrics_page() -> Response:
@@ -90,8 +90,8 @@ def _add_models(app: FastAPI, rollout: Rollout) -> None:
     )
     def models() -> ModelsAnswer:
         serving = rollout.current() if rollout.ready else None
-        told = serving and serving.origin | {"engine": serving.engine_name, "loading_seconds": serving.seconds}
-        answer: dict[str, Any] = {"serving": told, "failure": rollout.failure, "probation": rollout.probation.watched}
+        shown = serving and serving.origin | {"engine": serving.engine_name, "loading_seconds": serving.seconds}
+        answer: dict[str, Any] = {"serving": shown, "failure": rollout.failure, "probation": rollout.probation.watched}
         try:
             versions = rollout.versions()
             state, numbers = versions.state(), versions.versions()
@@ -133,30 +133,32 @@ def _stored(versions: ModelVersions, version: int, live: bool) -> StoredVersion 
 
 
 def _add_errors(app: FastAPI) -> None:
-    def shaped(refusal: Refusal) -> JSONResponse:
+    def response_for(refusal: Refusal) -> JSONResponse:
         return JSONResponse(refusal.body(), refusal.status, headers=refusal.headers)
 
     @app.exception_handler(Refusal)
     @app.exception_handler(StoreError)
-    @app.exception_handler(Exception)  # an error of ours is raised again behind this answer, and logged
+    @app.exception_handler(Exception)  # starlette raises our own errors again after this response, and they are logged
     async def failed(_request: Request, error: Exception) -> JSONResponse:
-        return shaped(refusal_for(error))
+        return response_for(refusal_for(error))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return shaped(
+            return response_for(
                 Refusal("not_json", f"the body is not JSON: {first.get('ctx', {}).get('error', 'it cannot be read')}")
             )
         where = ".".join(str(part) for part in first["loc"])
-        return shaped(Refusal("invalid", f"{where}: {first['msg']}"))
+        return response_for(Refusal("invalid", f"{where}: {first['msg']}"))
 
     @app.exception_handler(HTTPException)
     async def from_starlette(request: Request, error: HTTPException) -> JSONResponse:
         path, headers = request.url.path, dict(error.headers or {})
         if error.status_code == 404:
-            return shaped(Refusal("not_found", f"there is no {path}", headers=headers))
+            return response_for(Refusal("not_found", f"there is no {path}", headers=headers))
         if error.status_code == 405:
-            return shaped(Refusal("method_not_allowed", f"{path} does not take {request.method}", headers=headers))
-        return shaped(Refusal("not_json", "the body cannot be read as JSON"))  # FastAPI's own, of bytes that are no text
+            return response_for(Refusal("method_not_allowed", f"{path} does not take {request.method}", headers=headers))
+        return response_for(
+            Refusal("not_json", "the body cannot be read as JSON")
+        )  # FastAPI's error for bytes that are not text

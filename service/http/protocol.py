@@ -1,12 +1,11 @@
 """uvicorn's HTTP/1.1 protocol, with limits that it does not have.
 
-A request becomes a task when it is complete and admission has given it a place; a request that is refused never does, and
-while there is a queue it is not even parsed before its turn comes.
-Answers of /predict and /embed are written in one packet, without ASGI in between; pages go the way of uvicorn. Heads, bodies
-and unread answers have time and size limits. An `Upgrade` header is ignored (RFC 9110, 7.8). On shutdown a kept connection
-may send one last request.
+A request becomes a task when it is complete and admission has given it a place. A refused request never does; while there
+is a queue, a request is not even parsed before its turn. Answers of /predict and /embed are written in one packet, without
+ASGI; all other routes run as in uvicorn. Heads, bodies and unread answers have limits of time and size. On shutdown a
+keep-alive connection may send one last request.
 
-benchmarks/ablation.py measures what each of these brings against plain uvicorn.
+benchmarks/ablation.py measures each of these against plain uvicorn.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ HEAD_SECONDS = 10.0
 """Longest wait for the head of a request."""
 HEAD_BYTES = 64 * 1024
 WRITE_BUFFER_BYTES = 16 * 1024
-"""Unread bytes of a connection from which on they are booked."""
+"""Unsent bytes of a connection from which they count against the budget of bytes."""
 SMALL_BODY_BYTES = 4096
-"""A body up to this size is not booked: all connections together hold little of them."""
+"""A body up to this size does not count against the budget: all connections together hold few bytes of them."""
 DROPPED_BODIES = 16
-"""Times the size limit: how much of a refused body is read and dropped, so that its sender can read the answer."""
+"""Times the size limit: how much of a refused body is read and dropped, so that the client can read the response."""
 LAST_REQUEST_SECONDS, LAST_BODY_SECONDS = 0.5, 3.0
 """How long after SIGTERM idle connections stay open, so that a request that is already on its way is answered; and how long
 the body of a request may still take."""
@@ -43,7 +42,7 @@ NEVER = float("inf")
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's parser callbacks, with requests of our own in place of its cycles until a request is started."""
+    """One connection. The parser calls `on_...`; a request runs as a task of the gateway, or as an ASGI cycle of uvicorn."""
 
     deadline = 0.0
     """When the event loop's clock passes it, `time_out` is called."""
@@ -105,11 +104,11 @@ class Protocol(HttpToolsProtocol):
             self._parse(data)
 
     def parse(self, unparsed: Unparsed, place: Place) -> None:
-        """The turn of a request has come that has waited unparsed."""
+        """Parses a request that has waited unparsed, and starts it."""
         self._unparsed, self._place = None, place
         self.flow.resume_reading()
         self._parse(unparsed.data + unparsed.rest)
-        if self._place is not None:  # the request was refused after all, or is none
+        if self._place is not None:  # the request was refused, or is not HTTP
             self._place.release()
             self._place = None
 
@@ -157,7 +156,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
-            return  # `data_received` parses the request once more, without that header
+            return  # `_parse` parses the request again, without that header
         self._in_head, self._in_body, self._dropped_bytes = False, True, 0
         self.deadline = self.loop.time() + self._gateway.body_seconds
         version = self.parser.get_http_version()
@@ -216,11 +215,11 @@ class Protocol(HttpToolsProtocol):
             self.deadline = self.loop.time() + self.timeout_keep_alive
 
     def _begin(self, request: Request) -> None:
-        """Called for every request, in order, when its head is complete and earlier ones are answered."""
+        """Called for every request, in order, when its head is complete and earlier requests are answered."""
         self._request = request
         try:
             self._gateway.screen(request)
-        except Exception as error:  # an error of ours must not be taken for the client's by the parser
+        except Exception as error:  # the parser would report our own error as the client's
             if not isinstance(error, Refusal):
                 LOG.exception("screening %s failed", request.target)
             self.refuse(request, refusal_for(error))
@@ -243,7 +242,7 @@ class Protocol(HttpToolsProtocol):
             lane.arrive(request)
 
     def start(self, request: Request) -> None:
-        """Makes the request a task, which takes its body."""
+        """Makes the request a task. From now on its body does not count against the budget."""
         self._hold_bodies(sum(len(later.body) for later in self._later))
         if self._gateway.answers(request):
             task = self.loop.create_task(self._gateway.answer(request))
@@ -259,7 +258,7 @@ class Protocol(HttpToolsProtocol):
     def reply(self, request: Request, reply: Reply) -> None:
         """Writes the answer of a request that runs."""
         if not request.is_gone:
-            if self.cycle is not None:  # of a page that failed
+            if self.cycle is not None:  # an ASGI route that failed
                 self.cycle.response_started = self.cycle.response_complete = True
             self._write(reply, request.id, request.keep_alive, request.method)
             if not request.keep_alive:
@@ -267,7 +266,7 @@ class Protocol(HttpToolsProtocol):
             self.on_response_complete()
 
     def refuse(self, request: Request, refusal: Refusal) -> None:
-        """Answers a request that does not run. If the client does not read, or waits for earlier answers, it is cut off."""
+        """Answers a request that does not run. Aborts the connection if the client does not read, or waits for others."""
         if self.flow.write_paused or request is not self._request:
             self.transport.abort()
             return
@@ -295,8 +294,8 @@ class Protocol(HttpToolsProtocol):
         if self.flow.write_paused:
             self._time_out_reader()
         elif self._in_body and self._receiving is not None and self._receiving is self._request:
-            told = f"the body did not arrive within {self._gateway.body_seconds:g} s"
-            self.refuse(self._request, Refusal("slow_body", told, closes=True))
+            message = f"the body did not arrive within {self._gateway.body_seconds:g} s"
+            self.refuse(self._request, Refusal("slow_body", message, closes=True))
             self.transport.close()
         elif self._in_head or self._in_body:
             self.transport.abort()
@@ -362,7 +361,7 @@ class Protocol(HttpToolsProtocol):
 
 
 def asgi_cycle(protocol: HttpToolsProtocol, request: Request) -> RequestResponseCycle:
-    """uvicorn's own way of running an ASGI application for one request."""
+    """What uvicorn runs an ASGI application with, for one request."""
     path, _, query = request.target.partition(b"?")
     scope: Any = {
         "type": "http",

@@ -25,7 +25,7 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
 class Request:
-    """A request whose head is complete. Made for every request, so it holds little and computes what it can later."""
+    """A request whose head is complete."""
 
     __slots__ = (
         "_gone", "_id", "arrived", "body", "connection", "expects_continue", "headers", "is_complete", "is_gone",
@@ -52,22 +52,22 @@ class Request:
         self.path = unquote(path) if "%" in path else path
         self.place = Place(None)
         self.key: str | None = None
-        """Of the API key, the name that the log shows."""
+        """The name of the API key in the log."""
         self._id: str | None = None
         self._gone: asyncio.Event | None = None
 
     @property
     def id(self) -> str:
-        """The client's own, where it is a valid one."""
+        """The client's, if it is valid."""
         if self._id is None:
-            given = self.named.get(b"x-request-id", b"")
-            self._id = given.decode() if _REQUEST_ID.fullmatch(given) else new_request_id()
+            name = self.named.get(b"x-request-id", b"")
+            self._id = name.decode() if _REQUEST_ID.fullmatch(name) else new_request_id()
         return self._id
 
     def content(self, limit: int) -> bytes | bytearray:
         """The body, decompressed. Raises Refusal."""
         body, self.body = self.body, bytearray()
-        return _unzipped(body, limit) if self.named.get(b"content-encoding", b"").lower() == b"gzip" else body
+        return _unzip(body, limit) if self.named.get(b"content-encoding", b"").lower() == b"gzip" else body
 
     def accepts(self, media_type: bytes) -> bool:
         return _accepts(self.named.get(b"accept", b""), media_type)
@@ -96,7 +96,7 @@ class Request:
 
 
 class Unparsed:
-    """A request in one packet that waits as the bytes it came in: if it is refused, parsing it would have been in vain."""
+    """A request in one packet that waits as the bytes it came in, so that refusing it does not need parsing."""
 
     __slots__ = ("arrived", "connection", "data", "is_gone", "is_refused", "path", "rest", "started")
     _HEAD = re.compile(rb"POST (/predict|/embed) HTTP/1\.1\r\n")
@@ -109,13 +109,13 @@ class Unparsed:
     def __init__(self, connection: Protocol, data: bytes, path: str) -> None:
         self.connection, self.data, self.path = connection, data, path
         self.rest = b""
-        """What arrived behind it."""
+        """Bytes that arrived after it."""
         self.is_gone = self.is_refused = False
         self.arrived, self.started = 0.0, time.perf_counter()
 
     @classmethod
     def of(cls, connection: Protocol, data: bytes) -> Unparsed | None:
-        """None for anything but one whole request of a usual kind: that is parsed at once."""
+        """None if the data is anything but one whole, usual request: then it is parsed at once."""
         if len(data) > UNPARSED_BYTES or not (start := cls._HEAD.match(data)):
             return None
         end = data.find(b"\r\n\r\n") + 4
@@ -127,8 +127,8 @@ class Unparsed:
 
     @property
     def id(self) -> str:
-        given = self._ID.search(self.data)
-        return given[1].decode() if given else new_request_id()
+        name = self._ID.search(self.data)
+        return name[1].decode() if name else new_request_id()
 
     def start(self, place: Place) -> None:
         self.connection.parse(self, place)
@@ -142,13 +142,13 @@ def new_request_id() -> str:
     return f"{random.getrandbits(64):016x}"  # no secret
 
 
-def _accepts(accepted: bytes, what: bytes) -> bool:
-    """Named, and not by a quality of zero, as in `gzip;q=0`."""
-    return what in accepted and not (b"q=0" in accepted and re.search(re.escape(what) + _NO_QUALITY, accepted))
+def _accepts(header: bytes, value: bytes) -> bool:
+    """True if the header names the value, and not with a quality of zero, as in `gzip;q=0`."""
+    return value in header and not (b"q=0" in header and re.search(re.escape(value) + _NO_QUALITY, header))
 
 
-def _unzipped(body: bytes | bytearray, limit: int) -> bytes:
-    """Never unpacks more than the limit, whatever a small body may hold."""
+def _unzip(body: bytes | bytearray, limit: int) -> bytes:
+    """Decompresses at most `limit` bytes, however small the body is. Raises Refusal."""
     unpacker = zlib.decompressobj(31)
     try:
         content = unpacker.decompress(body, limit + 1)

@@ -1,4 +1,4 @@
-"""Who may send what: API keys for everything but the public paths, the admin token for /admin. Keys are never logged."""
+"""Authorization: API keys for all paths but the public ones, the admin token for /admin. Keys are never logged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Security:
         self._admin = None if settings.admin_token is None else _digest(settings.admin_token.encode())
 
     def check(self, path: str, authorization: bytes | None) -> str | None:
-        """The name under which the key appears in the log, a part of its hash; None where no key is needed.
+        """The name of the key in the log, a part of its hash; None where no key is needed.
 
         Raises Refusal: 401 where a key is missing, 403 where it is wrong, 404 where /admin is off.
         """
@@ -37,12 +37,11 @@ class Security:
     def _compare(self, authorization: bytes | None, expected: list[bytes]) -> str:
         if authorization is None or not authorization.lower().startswith(b"bearer "):
             raise Refusal("unauthorized", "a key is needed: send Authorization: Bearer ...", headers=_CHALLENGE)
-        given = _digest(authorization[7:].strip())
-        if not sum(
-            hmac.compare_digest(given, digest) for digest in expected
-        ):  # all are compared, so that time reveals nothing
+        digest = _digest(authorization[7:].strip())
+        # The sum compares all of them, so that the time reveals nothing.
+        if not sum(hmac.compare_digest(digest, other) for other in expected):
             raise Refusal("forbidden", "this key does not permit this request")
-        return given.hex()[:8]
+        return digest.hex()[:8]
 
 
 def _digest(key: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""From the bytes of a question to the bytes of its answer: parse, look up, compute, encode."""
+"""Answers /predict and /embed: parses the body, looks it up in the cache, computes rows and encodes the answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Form = Literal["predictions", "embeddings", "npy"]
 class Answer(NamedTuple):
     content: bytes
     origin: dict[str, Any]
-    """The model, version and snapshot that gave it."""
+    """The model, version and snapshot that computed it."""
 
 
 class Predictor:
@@ -40,7 +40,7 @@ class Predictor:
         """Raises Refusal and the domain's errors.
 
         Args:
-            current: gives the version in service, which is kept open until the answer is written.
+            current: returns the version in service, which stays open until the answer is encoded.
         """
         start = time.perf_counter()
         question = parsed(request.content(self._settings.max_body_bytes), self._settings.max_body_weight)
@@ -49,28 +49,28 @@ class Predictor:
         model = current().acquire()
         try:
             if self._cache is None or not (question.new_nodes or self._settings.cache_known):
-                return Answer(await self._computed(model, question, form, request), model.origin)
-            return Answer(await self._looked_up(self._cache, model, question, form, request), model.origin)
+                return Answer(await self._compute(model, question, form, request), model.origin)
+            return Answer(await self._look_up(self._cache, model, question, form, request), model.origin)
         finally:
             model.release()
 
-    async def _looked_up(self, cache: Cache, model: ServedModel, question: Question, form: Form, request: Request) -> bytes:
+    async def _look_up(self, cache: Cache, model: ServedModel, question: Question, form: Form, request: Request) -> bytes:
         if not cache.available:
             self._metrics.cache_lookups.labels(cache.kind, "skipped").inc()
-            return await self._computed(model, question, form, request)
+            return await self._compute(model, question, form, request)
         # Engines agree within 1e-5, not bit by bit, and another release may write other JSON.
         key = f"{encoding.FORMAT}:{model.id}:{model.version}:{model.engine_name}:{form}:{question.digest()}"
-        found = await cache.get(key)
-        self._metrics.cache_lookups.labels(cache.kind, "miss" if found is None else "hit").inc()
-        if found is None:
-            found = await self._computed(model, question, form, request)
-            cache.put(key, found)
-        return found
+        content = await cache.get(key)
+        self._metrics.cache_lookups.labels(cache.kind, "miss" if content is None else "hit").inc()
+        if content is None:
+            content = await self._compute(model, question, form, request)
+            cache.put(key, content)
+        return content
 
-    async def _computed(self, model: ServedModel, question: Question, form: Form, request: Request) -> bytes:
+    async def _compute(self, model: ServedModel, question: Question, form: Form, request: Request) -> bytes:
         start = time.perf_counter()
         if question.top_k is not None and model.config.task == "regression":
-            raise Refusal("invalid", "top_k is about classes, and this model predicts values")
+            raise Refusal("invalid", "top_k selects classes, and this model predicts values")
         parts: list[Part] = []
         if question.nodes:
             embeddings = question.embeddings or form != "predictions"
@@ -82,7 +82,7 @@ class Predictor:
                 new = NewRows.of(model, new_nodes(model, question), question.mode, self._settings.max_recompute)
                 results = await self._batcher.compute(model, new, request)
             except (NewNodeError, NeighborhoodTooLarge) as error:
-                raise _naming(error, names) from None
+                raise _refusal_with_id(error, names) from None
             parts.append((names, results))
         encoding.check_finite(parts)
         answered = time.perf_counter()
@@ -107,25 +107,25 @@ class Predictor:
                 raise Refusal("batch_too_large", f"{count:,} {what} in one request, the limit is {limit:,}", limit=limit)
 
 
-def _naming(error: NewNodeError | NeighborhoodTooLarge, names: Sequence[NodeId]) -> Refusal:
-    """The mathematics counts the new nodes of a question; its author has names for them."""
+def _refusal_with_id(error: NewNodeError | NeighborhoodTooLarge, names: Sequence[NodeId]) -> Refusal:
+    """The error counts new nodes from 0; the client knows them by their ids."""
     refusal = refusal_for(error)
     if error.item is None:
         return refusal
-    name, details = names[error.item], {one: told for one, told in refusal.details.items() if one != "item"}
+    name, details = names[error.item], {key: value for key, value in refusal.details.items() if key != "item"}
     return Refusal(refusal.code, f"new node {name!r}: {error.message}", node=name, **details)
 
 
 def new_nodes(model: ServedModel, question: Question) -> NewNodes:
-    """The question in rows and arrays. Raises Refusal that names the new node, and UnknownNodeError."""
-    asked, width = question.new_nodes, model.config.in_features
-    flat = [one for node in asked for one in node.neighbors]
+    """The new nodes of a question as arrays. Raises Refusal, which names the new node, and UnknownNodeError."""
+    nodes, width = question.new_nodes, model.config.in_features
+    flat = [neighbor for node in nodes for neighbor in node.neighbors]
     rows = model.rows(flat) if flat else np.empty(0, dtype=np.int64)
-    ends = np.cumsum([len(node.neighbors) for node in asked])
-    places = {node.id: place for place, node in enumerate(asked)}
+    ends = np.cumsum([len(node.neighbors) for node in nodes])
+    places = {node.id: place for place, node in enumerate(nodes)}
     return NewNodes.build(
-        _features(asked, width),
-        np.split(rows, ends[:-1]),  # type: ignore[arg-type]  # arrays of ints serve as well as lists
+        _features(nodes, width),
+        np.split(rows, ends[:-1]),  # type: ignore[arg-type]  # arrays of ints, not lists
         num_nodes=model.num_nodes,
         num_features=width,
         edges=[(places[left], places[right]) for left, right in question.edges],
@@ -133,22 +133,22 @@ def new_nodes(model: ServedModel, question: Question) -> NewNodes:
     )
 
 
-def _features(asked: list[NewNode], width: int) -> object:
-    """Dense rows, sparse rows, or both: each node keeps the form in which it came."""
-    for node in asked:
+def _features(nodes: list[NewNode], width: int) -> object:
+    """Dense rows, sparse rows, or both: each node keeps the form of its request, and so its bits."""
+    for node in nodes:
         _check_features(node, width)
-    is_sparse = np.array([isinstance(node.features, SparseFeatures) for node in asked])
+    is_sparse = np.array([isinstance(node.features, SparseFeatures) for node in nodes])
     if not is_sparse.any():
-        return np.array([node.features for node in asked], dtype=np.float64)
+        return np.array([node.features for node in nodes], dtype=np.float64)
     indptr, indices, values = [0], [], []
-    for node in asked:
+    for node in nodes:
         if isinstance(node.features, SparseFeatures):
             entries = sorted(zip(node.features.indices, node.features.values, strict=True))
             indices += [place for place, _ in entries]
             values += [value for _, value in entries]
             indptr.append(len(indices))
     sparse = SparseRows(np.array(indptr), np.array(indices, dtype=np.int64), np.array(values, dtype=np.float64), width)
-    dense = [node.features for node in asked if not isinstance(node.features, SparseFeatures)]
+    dense = [node.features for node in nodes if not isinstance(node.features, SparseFeatures)]
     return MixedRows(np.array(dense, dtype=np.float64), sparse, is_sparse) if dense else sparse
 
 
@@ -159,10 +159,11 @@ def _check_features(node: NewNode, width: int) -> None:
             raise Refusal("invalid", f"new node {node.id!r} has {len(features)} features, expected {width}", node=node.id)
         return
     if len(features.indices) != len(features.values):
-        told = f"{len(features.indices)} indices and {len(features.values)} values, expected as many of both"
-        raise Refusal("invalid", f"new node {node.id!r} has {told}", node=node.id)
-    if features.indices and max(features.indices) >= width:
-        told = f"feature index {max(features.indices)}, expected 0 to {width - 1}"
-        raise Refusal("invalid", f"new node {node.id!r} has {told}", node=node.id)
-    if len(set(features.indices)) != len(features.indices):
-        raise Refusal("invalid", f"new node {node.id!r} has a feature index twice", node=node.id)
+        problem = f"{len(features.indices)} indices and {len(features.values)} values, expected as many of both"
+    elif features.indices and max(features.indices) >= width:
+        problem = f"feature index {max(features.indices)}, expected 0 to {width - 1}"
+    elif len(set(features.indices)) != len(features.indices):
+        problem = "a feature index twice"
+    else:
+        return
+    raise Refusal("invalid", f"new node {node.id!r} has {problem}", node=node.id)
