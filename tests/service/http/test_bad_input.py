@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from model_store import Store
-from service.predict.predictor import _naming
+from service.predict.predictor import _refusal_with_id
 from sgformer import NeighborhoodTooLarge
 from tests.model_store.samples import small_contents
 from tests.service.serving import in_thread, refused
@@ -264,7 +264,7 @@ def test_a_neighbourhood_over_the_limit_is_told_its_size(store: Path) -> None:
 
 
 def test_what_the_mathematics_counts_is_told_by_name() -> None:
-    refusal = _naming(NeighborhoodTooLarge(1, 9, 3), ["a", "b"])
+    refusal = _refusal_with_id(NeighborhoodTooLarge(1, 9, 3), ["a", "b"])
     assert str(refusal).startswith("new node 'b': an exact answer would recompute a neighbourhood of 9 entries")
     assert refusal.details == {"node": "b", "size": 9, "limit": 3}
 
