@@ -20,7 +20,7 @@ from benchmarks.graphs import uniform
 from benchmarks.memory import PeakAnonymous, private_pages, status
 from benchmarks.result import Result, at_most, smaller
 from model_store import Store
-from model_store.format.digests import sha256_of_all
+from model_store.format.files import sha256_of_all
 from sgformer import Graph, ModelConfig
 
 NODES, EDGES, FEATURES = 1_000_000, 5_000_000, 64

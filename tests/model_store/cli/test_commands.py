@@ -12,7 +12,7 @@ import pytest
 
 from model_store import DataError, ModelVersions, Store
 from model_store.__main__ import main
-from model_store.cli.terminal_tables import published
+from model_store.cli.terminal import describe_publication
 from tests.model_store.samples import publish
 
 
@@ -36,7 +36,7 @@ def test_a_round_through_all_commands(versions: ModelVersions, capsys: pytest.Ca
     assert ["live" in line for line in out.splitlines()[1:]] == [True, False]
     assert run(capsys, *store, "activate", 2)[:2] == (0, "demo 2 is live (before: 1)\n")
     assert run(capsys, "rollback", *store, "--json")[1] == '{"live": 1, "before": 2}\n'
-    assert "demo 2: every file as published; probes off by known " in run(capsys, *store, "verify", "--all")[1]
+    assert "demo 2: every file is as published; probe errors: known " in run(capsys, *store, "verify", "--all")[1]
     shown = run(capsys, *store, "show")[1]
     assert "demo 1 (live)" in shown
     assert "rollback 1" in shown
@@ -170,9 +170,9 @@ def test_the_only_model_needs_no_name(store: Store, capsys: pytest.CaptureFixtur
 
 
 def test_what_is_left_to_do_after_publishing_is_told() -> None:
-    assert published("digits", 1, 1796, live=True) == "published digits 1, 1,796 nodes, live"
+    assert describe_publication("digits", 1, 1796, live=True) == "published digits 1, 1,796 nodes, live"
     told = "published digits 1, 1,796 nodes, not live yet: sgf-models --model digits activate 1"
-    assert published("digits", 1, 1796, live=False) == told
+    assert describe_publication("digits", 1, 1796, live=False) == told
 
 
 def test_the_environment_names_store_and_model(versions: ModelVersions) -> None:

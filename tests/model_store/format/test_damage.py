@@ -76,13 +76,13 @@ def test_every_byte_of_the_manifest_matters(folder: Path) -> None:
 def test_a_symbolic_link_in_place_of_a_file(folder: Path, file: str) -> None:
     (folder / file).rename(folder.parent / "elsewhere")
     (folder / file).symlink_to(folder.parent / "elsewhere")
-    refused(folder, file, "cannot be read" if file == "manifest.json" else "is not an ordinary file")
+    refused(folder, file, "cannot be read" if file == "manifest.json" else "is not a regular file")
 
 
 def test_a_symbolic_link_in_place_of_a_folder(folder: Path) -> None:
     (folder / "states").rename(folder.parent / "elsewhere")
     (folder / "states").symlink_to(folder.parent / "elsewhere")
-    refused(folder, "states", "is not an ordinary file")
+    refused(folder, "states", "is not a regular file")
     folder.rename(folder.with_name("moved"))
     folder.symlink_to(folder.with_name("moved"))
     refused(folder, "1", "is a symbolic link")
@@ -112,7 +112,7 @@ def test_names_that_could_leave_the_store(store: Store, name: str) -> None:
 @pytest.mark.parametrize("version", ["..", "0", "-1", "1/../2", "01", "1.0", " 1", "x", True, 0, 10**9])
 def test_versions_that_are_none(versions: ModelVersions, version: Any) -> None:
     for use in (versions.open, versions.manifest, versions.activate):
-        with pytest.raises(InvalidName, match="is no version"):
+        with pytest.raises(InvalidName, match="is not a version"):
             use(version)
 
 
@@ -137,10 +137,10 @@ def test_an_extra_file(folder: Path, file: str) -> None:
 
 def test_a_pipe_in_the_folder_does_not_hang_the_reader(folder: Path) -> None:
     os.mkfifo(folder / "states" / "pipe")
-    refused(folder, "states/pipe", "is not an ordinary file")
+    refused(folder, "states/pipe", "is not a regular file")
     (folder / "manifest.json").unlink()
     os.mkfifo(folder / "manifest.json")
-    refused(folder, "manifest.json", "is not an ordinary file")
+    refused(folder, "manifest.json", "is not a regular file")
 
 
 def test_a_folder_that_the_format_does_not_know(folder: Path) -> None:

@@ -236,9 +236,9 @@ def test_sums_that_cannot_be(folder: Path, change: Callable[[Any], Any], reason:
     [
         ("graph/indices.npy", 3, 60, "names a node outside 0 to 59"),
         ("graph/indices.npy", 3, -1, "names a node outside 0 to 59"),
-        ("graph/indices.npy", 1, 0, "has a list of neighbours that does not rise"),
+        ("graph/indices.npy", 1, 0, "has a list of neighbours that is not in ascending order"),
         ("graph/indptr.npy", 0, 1, "runs from 1 to"),
-        ("graph/indptr.npy", 30, 0, "falls somewhere"),
+        ("graph/indptr.npy", 30, 0, "decreases"),
         ("states/degrees.npy", 2, 99, "does not agree with graph/indptr.npy"),
     ],
 )

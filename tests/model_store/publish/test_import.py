@@ -69,11 +69,11 @@ def edited(source: Path, target: Path, **changes: Any) -> Path:
     ],
 )
 def test_a_graph_that_cannot_be_imported(trained: Path, tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
-    from model_store.publish.foreign_model import imported
+    from model_store.publish.foreign_model import import_contents
 
     graph = edited(trained / "graph.npz", tmp_path / "graph.npz", **changes)
     with pytest.raises(DataError) as caught:
-        imported("pyg", trained / "weights.safetensors", graph, {})
+        import_contents("pyg", trained / "weights.safetensors", graph, {})
     assert reason in str(caught.value)
 
 
@@ -135,15 +135,15 @@ def test_a_damaged_npz_is_refused_or_read_but_never_a_crash(trained: Path, tmp_p
     ],
 )
 def test_settings_that_the_layout_does_not_have(trained: Path, switches: dict[str, str], reason: str) -> None:
-    from model_store.publish.foreign_model import imported
+    from model_store.publish.foreign_model import import_contents
 
     with pytest.raises(DataError) as caught:
-        imported("pyg", trained / "weights.safetensors", trained / "graph.npz", switches)
+        import_contents("pyg", trained / "weights.safetensors", trained / "graph.npz", switches)
     assert reason in str(caught.value)
 
 
 def test_weights_that_do_not_fit_are_named(trained: Path, tmp_path: Path) -> None:
-    from model_store.publish.foreign_model import imported
+    from model_store.publish.foreign_model import import_contents
 
     weights = load_file(trained / "weights.safetensors")
     weights["surprise"] = np.zeros(1, dtype=np.float32)
@@ -155,4 +155,4 @@ def test_weights_that_do_not_fit_are_named(trained: Path, tmp_path: Path) -> Non
         (tmp_path / "model.pt", "may be a pickle, which could run code; save the state dict with safetensors"),
     ):
         with pytest.raises(DataError, match=reason):
-            imported("pyg", path, trained / "graph.npz", {})
+            import_contents("pyg", path, trained / "graph.npz", {})

@@ -68,4 +68,4 @@ def test_verifying_names_what_cannot_be_read_and_goes_on(
         assert main(["--store", str(versions.folder.parent), "verify", "--all"]) == 1
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("demo 1: NOT VERIFIED: the lock 1/manifest.json is held by another process")
-    assert second.startswith("demo 2: every file as published")
+    assert second.startswith("demo 2: every file is as published")

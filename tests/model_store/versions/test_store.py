@@ -21,7 +21,7 @@ from model_store import (
     UnknownModel,
     UnknownVersion,
 )
-from model_store.versions.live_version import LiveLog
+from model_store.versions.activation_log import ActivationLog
 from tests.model_store.samples import publish
 
 
@@ -52,7 +52,7 @@ def test_rolling_back_walks_down_what_was_live(store: Store) -> None:
         versions.rollback()
     versions.activate(4)
     assert versions.rollback() == 1
-    log = [(event.action, event.version) for event in versions.history().events]
+    log = [(entry.action, entry.version) for entry in versions.history().entries]
     assert log == [
         ("activate", 1),
         ("activate", 3),
@@ -68,7 +68,7 @@ def test_activating_the_live_version_changes_nothing(store: Store) -> None:
     versions = four_versions(store)
     versions.activate(1)
     versions.activate(1)
-    assert len(versions.history().events) == 1
+    assert len(versions.history().entries) == 1
 
 
 def test_rolling_back_passes_over_what_is_gone_or_damaged(store: Store) -> None:
@@ -105,15 +105,15 @@ def test_a_change_that_died_halfway_did_not_happen(versions: ModelVersions, acti
     versions.activate(2)
     log = versions.folder / "HISTORY"
     log.write_text(log.read_text() + json.dumps({"action": action, "version": 1, "at": "2026-01-01T00:00:00+00:00"}) + "\n")
-    assert [event.version for event in versions.history().events] == [1, 2]
+    assert [entry.version for entry in versions.history().entries] == [1, 2]
     assert versions.rollback() == 1
-    assert [event.action for event in versions.history().events] == ["activate", "activate", "rollback"]
+    assert [entry.action for entry in versions.history().entries] == ["activate", "activate", "rollback"]
 
 
 def test_damage_to_current_and_history_is_named(versions: ModelVersions) -> None:
     (versions.folder / "HISTORY").write_text("{")
     state = versions.state()
-    assert (state.live, state.history.events) == (1, ())
+    assert (state.live, state.history.entries) == (1, ())
     assert state.problem is not None
     assert state.problem.startswith("HISTORY: 1 line(s) cannot be understood")
     (versions.folder / "CURRENT").write_text("../2")
@@ -135,7 +135,7 @@ def test_damage_to_current_and_history_is_named(versions: ModelVersions) -> None
         b"1",
     ],
 )
-def test_activating_mends_what_was_damaged(versions: ModelVersions, current: bytes, history: bytes) -> None:
+def test_activating_repairs_what_was_damaged(versions: ModelVersions, current: bytes, history: bytes) -> None:
     (versions.folder / "CURRENT").write_bytes(current)
     (versions.folder / "HISTORY").write_bytes(history)
     for use in (versions.live, versions.history, versions.open, versions.rollback):
@@ -143,7 +143,7 @@ def test_activating_mends_what_was_damaged(versions: ModelVersions, current: byt
             use()
     versions.activate(2)
     assert versions.live() == 2
-    assert [event.version for event in versions.history().events] == [2]
+    assert [entry.version for entry in versions.history().entries] == [2]
     assert (versions.folder / "CURRENT.damaged").read_bytes() == current
     assert (versions.folder / "HISTORY.damaged").read_bytes() == history
 
@@ -167,11 +167,11 @@ def test_one_damaged_line_of_the_history_costs_no_other_line(store: Store, damag
     damage = damaged.encode() + b"\n"
     log.write_bytes(first + damage + third)
     history = versions.history()
-    assert ([event.version for event in history.events], history.unreadable) == ([1, 3], 1)
+    assert ([entry.version for entry in history.entries], history.unreadable) == ([1, 3], 1)
     assert "HISTORY: 1 line(s) cannot be understood" in (versions.state().problem or "")
     assert versions.prune(keep=1).removed == [2]
     assert versions.rollback() == 1
-    assert ([event.version for event in versions.history().events], versions.state().problem) == ([1, 3, 1], None)
+    assert ([entry.version for entry in versions.history().entries], versions.state().problem) == ([1, 3, 1], None)
     assert (versions.folder / "HISTORY.damaged").read_bytes() == first + damage + third
 
 
@@ -179,7 +179,7 @@ def test_a_damaged_last_line_is_not_taken_for_one_that_did_not_happen(versions: 
     versions.activate(2)
     log = versions.folder / "HISTORY"
     log.write_bytes(log.read_bytes()[:-20])
-    assert [event.version for event in versions.history().events] == [1]
+    assert [entry.version for entry in versions.history().entries] == [1]
     assert versions.rollback() == 1
 
 
@@ -189,10 +189,10 @@ def test_a_damaged_current_costs_no_line_of_the_history(store: Store) -> None:
     versions.activate(2)
     (versions.folder / "CURRENT").write_text("garbage")
     state = versions.state()
-    assert (state.live, [event.version for event in state.history.events]) == (None, [1, 2])
+    assert (state.live, [entry.version for entry in state.history.entries]) == (None, [1, 2])
     assert "CURRENT: holds 'garbage'" in (state.problem or "")
     versions.activate(3)
-    assert [event.version for event in versions.history().events] == [1, 2, 3]
+    assert [entry.version for entry in versions.history().entries] == [1, 2, 3]
     assert versions.rollback() == 2
 
 
@@ -211,13 +211,13 @@ def test_a_history_that_cannot_be_read_is_not_set_aside(versions: ModelVersions,
             with pytest.raises(StoreUnavailable, match="HISTORY: cannot be read: Input/output error"):
                 use()
         assert versions.state().problem == "HISTORY: cannot be read: Input/output error"
-    assert (versions.live(), [event.version for event in versions.history().events]) == (1, [1])
+    assert (versions.live(), [entry.version for entry in versions.history().entries]) == (1, [1])
 
 
 def test_a_time_without_an_offset_is_utc(versions: ModelVersions) -> None:
     (versions.folder / "HISTORY").write_text('{"action": "activate", "version": 1, "at": "2026-01-01T12:00:00"}\n')
-    (event,) = versions.history().events
-    assert datetime.fromisoformat(event.at) == datetime(2026, 1, 1, 12, tzinfo=UTC)
+    (entry,) = versions.history().entries
+    assert datetime.fromisoformat(entry.at) == datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def test_publishing_does_not_need_to_know_what_is_live(versions: ModelVersions) -> None:
@@ -254,7 +254,7 @@ def test_history_read_while_a_version_goes_live_is_never_short(
 ) -> None:
     answers = iter([1, 2, 2])
 
-    class Changing(LiveLog):
+    class Changing(ActivationLog):
         def live(self) -> int:
             now = next(answers)
             if now == 1:
@@ -266,7 +266,7 @@ def test_history_read_while_a_version_goes_live_is_never_short(
                 )
             return now
 
-    assert [event.version for event in Changing(versions.folder).history().events] == [1, 2]
+    assert [entry.version for entry in Changing(versions.folder).history().entries] == [1, 2]
 
 
 def test_pruning_keeps_the_newest_the_live_and_the_one_to_go_back_to(store: Store) -> None:
@@ -351,9 +351,9 @@ def test_the_history_says_what_was_left_and_why(versions: ModelVersions) -> None
     publish(Store(versions.folder.parent), seed=9, activate=True)
     left = versions.live()
     versions.rollback(why="it failed")
-    last = versions.history().events[-1]
+    last = versions.history().entries[-1]
     assert (last.action, last.version, last.left, last.why) == ("rollback", live, left, "it failed")
-    before = versions.history().events[-2]
+    before = versions.history().entries[-2]
     assert (before.action, before.left, before.why) == ("activate", None, None)
 
 
@@ -375,7 +375,7 @@ def test_a_last_look_can_keep_a_version_from_going_live(versions: ModelVersions)
 
     with pytest.raises(KeyboardInterrupt):
         versions.activate(published, last_look=changes_its_mind)
-    assert (versions.live(), versions.history().events[-1].version) == (live, live)
+    assert (versions.live(), versions.history().entries[-1].version) == (live, live)
 
 
 def test_a_signal_right_after_the_folder_is_made_leaves_nothing(versions: ModelVersions) -> None:
