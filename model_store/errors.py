@@ -20,24 +20,19 @@ class StoreError(Exception):
     """The base of all errors of this package."""
 
 
-class InvalidName(StoreError):  # noqa: N818  # the names state a condition
-    pass
+class InvalidName(StoreError): ...  # noqa: N818  # the names state a condition
 
 
-class UnknownModel(StoreError):  # noqa: N818
-    pass
+class UnknownModel(StoreError): ...  # noqa: N818
 
 
-class UnknownVersion(StoreError):  # noqa: N818
-    pass
+class UnknownVersion(StoreError): ...  # noqa: N818
 
 
-class NothingToRollBackTo(StoreError):  # noqa: N818
-    pass
+class NothingToRollBackTo(StoreError): ...  # noqa: N818
 
 
-class LiveVersionChanged(StoreError):  # noqa: N818
-    pass
+class LiveVersionChanged(StoreError): ...  # noqa: N818
 
 
 class SnapshotError(StoreError):
@@ -49,17 +44,14 @@ class SnapshotError(StoreError):
         self.reason = reason
 
 
-class ProbeError(StoreError):
-    pass
+class ProbeError(StoreError): ...
 
 
 class StoreUnavailable(StoreError):  # noqa: N818
     """This process cannot use a file now (I/O error, permission, memory, lock). A later attempt may succeed."""
 
 
-class StoreBusy(StoreUnavailable):
-    pass
+class StoreBusy(StoreUnavailable): ...
 
 
-class DataError(StoreError):
-    pass
+class DataError(StoreError): ...

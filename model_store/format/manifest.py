@@ -25,7 +25,8 @@ from sgformer import ConfigError, ModelConfig
 
 MAX_PROBE_TOLERANCE = 0.1
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_KEY_TYPES: dict[str, type | tuple[type, ...]] = {
+Types = dict[str, type | tuple[type, ...]]
+_TYPES: Types = {
     **dict.fromkeys(("format", "nodes", "edges"), int),
     **dict.fromkeys(("model", "created"), str),
     **dict.fromkeys(("config", "dataset", "training", "scores", "states", "libraries", "files"), dict),
@@ -34,6 +35,9 @@ _KEY_TYPES: dict[str, type | tuple[type, ...]] = {
     "probe_tolerance": float,
     "onnx": (dict, type(None)),
 }
+_STATES_TYPES: Types = {"dtype": str, "error": dict}
+_ERROR_TYPES: Types = {"embeddings": float, "logits": float}
+_ENTRY_TYPES: Types = {"size": int, "sha256": str}
 _COPIED_KEYS = ("created", "dataset", "training", "scores", "probe_tolerance", "onnx", "libraries")
 """Keys of the JSON object that are fields of `Manifest` as they are."""
 
@@ -165,50 +169,33 @@ def _reject_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
 
 
+def _check_object(value: Any, types: Types, path: str = "") -> None:
+    """Checks that a JSON object at `path` has exactly these keys, with values of these types."""
+    _require(isinstance(value, dict), f"{path} is {type(value).__name__}, expected an object")
+    missing, unknown = sorted(types.keys() - value.keys()), sorted(value.keys() - types.keys())
+    _require(not missing, f"{path} lacks {', '.join(missing)}".lstrip())
+    _require(not unknown, f"{path} has unknown keys: {_shorten(unknown)}".lstrip())
+    for name, expected in types.items():
+        type_name = type(value[name]).__name__
+        valid = isinstance(value[name], expected) and type_name != "bool"  # Python's bool is an int
+        _require(valid, f"{path} {name} is {type_name}, which it cannot be".lstrip())
+
+
 def _check_values(content: dict[str, Any]) -> None:
-    missing, unknown = sorted(_KEY_TYPES.keys() - content.keys()), sorted(content.keys() - _KEY_TYPES.keys())
-    _require(not missing, f"lacks {', '.join(missing)}")
-    _require(not unknown, f"has unknown keys: {_shorten(unknown)}")
-    for name, types in _KEY_TYPES.items():
-        value = content[name]
-        _require(
-            isinstance(value, types) and not isinstance(value, bool), f"{name} is {type(value).__name__}, which it cannot be"
-        )
+    _check_object(content, _TYPES)
     nodes, edges, id_type = content["nodes"], content["edges"], content["node_ids"]
     _require(nodes >= 2 and edges >= 0, f"{nodes} nodes and {edges} edges are no graph")
     _require(id_type is None or is_node_id_type(id_type), f"node ids of type {id_type!r}, expected <i8 or |S1 to |S256")
-    tolerance = content["probe_tolerance"]
-    _require(
-        0 < tolerance <= MAX_PROBE_TOLERANCE, f"probe_tolerance is {tolerance}, at most {MAX_PROBE_TOLERANCE} is a check"
-    )
-    _check_states(content["states"])
+    tolerance, states = content["probe_tolerance"], content["states"]
+    expected = f"expected more than 0 and at most {MAX_PROBE_TOLERANCE}"
+    _require(0 < tolerance <= MAX_PROBE_TOLERANCE, f"probe_tolerance is {tolerance}, {expected}")
+    _check_object(states, _STATES_TYPES, "states")
+    _check_object(states["error"], _ERROR_TYPES, "states error")
+    _require(states["dtype"] in STATE_TYPES, f"states dtype is {states['dtype']!r}, expected {' or '.join(STATE_TYPES)}")
     for name, entry in content["files"].items():
-        _check_entry(name, entry)
-
-
-def _check_states(states: dict[str, Any]) -> None:
-    dtype, error = states.get("dtype"), states.get("error")
-    _require(
-        set(states) == {"dtype", "error"}
-        and isinstance(dtype, str)
-        and dtype in STATE_TYPES
-        and isinstance(error, dict)
-        and set(error) == {"embeddings", "logits"},
-        f"states are {states!r}, expected a dtype ({' or '.join(STATE_TYPES)}) and its error",
-    )
-    numbers = isinstance(error, dict) and all(isinstance(value, float) for value in error.values())
-    _require(numbers, f"the error of the states is {error!r}, expected numbers")
-
-
-def _check_entry(name: str, entry: Any) -> None:
-    if not isinstance(entry, dict) or set(entry) != {"size", "sha256"}:
-        raise SnapshotError(MANIFEST, f"the entry of {name!r} is not a size and a sha256")
-    size, sha256 = entry["size"], entry["sha256"]
-    _require(type(size) is int and size >= 0, f"the size of {name!r} is {size!r}")
-    _require(
-        isinstance(sha256, str) and _SHA256.fullmatch(sha256) is not None,
-        f"the sha256 of {name!r} is not 64 hexadecimal digits",
-    )
+        _check_object(entry, _ENTRY_TYPES, f"the entry of {name!r}")
+        _require(entry["size"] >= 0, f"the size of {name!r} is {entry['size']}")
+        _require(_SHA256.fullmatch(entry["sha256"]) is not None, f"the sha256 of {name!r} is not 64 hexadecimal digits")
 
 
 def _check_file_names(names: set[str], config: ModelConfig, sizes: Sizes) -> None:

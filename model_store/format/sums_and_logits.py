@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,10 @@ from model_store.errors import SnapshotError, StoreError
 from model_store.format import npy
 from model_store.format.layout import SUMS, ArraySpec, Sizes, array_specs, state_file
 from model_store.format.tensors import Tensors, read_tensors, write_tensors
-from sgformer import AttentionSums, InferenceModel, ModelConfig, Summary
+from sgformer import AttentionSums, InferenceModel, ModelConfig
+
+if TYPE_CHECKING:
+    from sgformer import Summary  # loads torch, which readers do not need
 
 SAMPLE_ROWS, SAMPLE_TOLERANCE = 1024, 1e-9
 LOGITS_CHUNK_ROWS = 8192

@@ -84,7 +84,7 @@ def check(versions: ModelVersions, publishers: Publishers, checked: set[int]) ->
     live = versions.live()
     assert live is not None
     assert live >= max(publishers.activated, default=1)
-    assert versions.history().events[-1].version == live
+    assert versions.history().entries[-1].version == live
     for version in {*there, live} - checked | {live}:
         versions.verify(version)
     checked |= set(there)

@@ -338,7 +338,7 @@ def test_pruning_removes_what_the_dead_left_and_nothing_of_the_living(versions: 
     (versions.folder / ".CURRENT-dead").touch()
     (versions.folder / ".git").mkdir()
     (versions.folder / ".nfs0001").touch()
-    with versions._staging() as staging:
+    with versions._staging_folder() as staging:
         assert versions.prune(keep=2).leftovers == 4
         assert staging.is_dir()
         hidden = {path.name for path in versions.folder.glob(".*")}
@@ -360,7 +360,7 @@ def test_the_history_says_what_was_left_and_why(versions: ModelVersions) -> None
 def test_publishing_removes_what_a_killed_publisher_left(versions: ModelVersions) -> None:
     (versions.folder / ".publishing-dead").mkdir()
     (versions.folder / ".publishing-dead" / "half").write_text("of a version")
-    with versions._staging() as living:
+    with versions._staging_folder() as living:
         publish(Store(versions.folder.parent), seed=9)
         assert living.is_dir()
     assert not [path for path in versions.folder.iterdir() if path.name.startswith(".publishing")]
@@ -387,7 +387,7 @@ def test_a_signal_right_after_the_folder_is_made_leaves_nothing(versions: ModelV
             raise KeyboardInterrupt
 
     interrupted = ModelVersions(InterruptedPath(versions.folder))
-    with pytest.raises(KeyboardInterrupt), interrupted._staging():
+    with pytest.raises(KeyboardInterrupt), interrupted._staging_folder():
         pytest.fail("it was interrupted")
     assert {path.name for path in versions.folder.iterdir()} == before | {".lock"}
 
