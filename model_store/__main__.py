@@ -76,7 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(required=True, title="commands", metavar="COMMAND")
 
     def command(name: str, run: Callable[..., CommandResult], help_text: str) -> argparse.ArgumentParser:
-        subparser = subparsers.add_parser(name, help=help_text, description=f"{help_text}.".capitalize(), parents=[shared])
+        subparser = subparsers.add_parser(
+            name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.", parents=[shared]
+        )
         subparser.set_defaults(run=run)
         return subparser
 
@@ -91,7 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     activate = command("activate", commands.activate_version, "verify a version and make it live")
     activate.add_argument("version", metavar="VERSION", help="a number, see `sgf-models list`")
     command("rollback", commands.roll_back, "make the previous live version live again")
-    prune = command("prune", commands.prune_versions, "remove old versions of every model, or of --model")
+    prune = command(
+        "prune", commands.prune_versions, "remove old versions, and what killed processes left, of every model or of --model"
+    )
     prune.add_argument("--keep", type=at_least_one, default=3, metavar="N", help="newest versions to keep (default 3)")
     export = add_version(command("export-onnx", commands.export_onnx, "write the request-time model for ONNX Runtime"))
     export.add_argument("--output", type=Path, default=Path("model.onnx"), metavar="FILE", help="default: model.onnx")
