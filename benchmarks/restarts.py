@@ -1,4 +1,4 @@
-"""Keep-alive clients of a server that is stopped: how many of their requests stay without an answer."""
+"""Counts the requests of keep-alive clients that get no answer while a server is stopped."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ CLIENTS, PERIOD_SECONDS, BEFORE_SECONDS, AFTER_SECONDS = 20, 0.05, 1.0, 0.5
 
 
 def lost_requests(port: int, stop_server: Callable[[], None]) -> tuple[int, int]:
-    """How many requests were sent on an open connection and not answered, and how many were sent.
+    """Returns the number of requests without an answer, and the number of requests sent.
 
-    Clients send every 50 ms and, like most, do not watch a connection that they are not using. A connection that cannot be
-    opened is not counted: nothing listens there, and it is safe to try another server.
+    Clients send every 50 ms and, like most clients, do not watch idle connections. A connection that cannot be opened is not
+    counted: no request was sent, and it is safe to try another server.
     """
     done = threading.Event()
     clients = [Client(port) for _ in range(CLIENTS)]
