@@ -1,4 +1,4 @@
-"""The fit that separates the CPU time of refusals from that of answers."""
+"""The fit of the CPU time per refusal and per answer."""
 
 from __future__ import annotations
 
