@@ -60,10 +60,7 @@ def hubs_cost_nothing_extra() -> list[Result]:
     most = int(graph.adjacency.all_degrees().max())
     claim = f"exact new node, degree 10, 2 layers: one neighbour a hub of {most:,} edges, against ordinary neighbours"
     deeper = "the same hub with 3 layers: one pass over its neighbours"
-    return [
-        slower(claim, times["hub"], times["ordinary"], 1.5),
-        slower(deeper, times["deep"], times["ordinary"], None),
-    ]
+    return [slower(claim, times["hub"], times["ordinary"], 1.5), slower(deeper, times["deep"], times["ordinary"], None)]
 
 
 @dataclass(frozen=True)

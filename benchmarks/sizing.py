@@ -12,11 +12,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.request import urlopen
 
-from benchmarks.load import Load, Stream, closed, open_loop
+from benchmarks.load import Stream, closed, open_loop
 from benchmarks.memory import status
 from benchmarks.results import format_seconds
 from benchmarks.servers import Server, descendants, service
@@ -38,10 +38,10 @@ def main() -> None:
             closed(server.port, new, CALLERS, 2.0)
             print("| load | in hand (mean) | CPU | p50 | p99 |\n|---|---|---|---|---|")
             for rate in (200, 500, 1000):
-                row(f"{rate:,} new nodes a second", server, at_rate(server, new, rate))
-            row(f"{CALLERS} callers without a pause", server, at_once(server, new))
-            row("1,000 requests a second for known nodes", server, at_rate(server, known, 1000))
-            row(f"{CALLERS} callers without a pause, known nodes", server, at_once(server, known))
+                row(f"{rate:,} new nodes a second", server, new, rate)
+            row(f"{CALLERS} callers without a pause", server, new)
+            row("1,000 requests a second for known nodes", server, known, 1000)
+            row(f"{CALLERS} callers without a pause, known nodes", server, known)
             one_worker = memory(server.pid)
         with service(store, workers="2") as server:
             closed(server.port, server.requests(new_digits()), CALLERS, SECONDS)
@@ -50,18 +50,14 @@ def main() -> None:
     print(f"training the demo: peak {peak / 1e6:.0f} MB")
 
 
-def at_rate(server: Server, requests: Bodies, rate: float) -> Callable[[], Load]:
-    return lambda: open_loop(server.port, Stream(requests, rate, connections=CONNECTIONS), SECONDS)
-
-
-def at_once(server: Server, requests: Bodies) -> Callable[[], Load]:
-    return lambda: closed(server.port, requests, CALLERS, SECONDS)
-
-
-def row(claim: str, server: Server, load: Callable[[], Load]) -> None:
+def row(claim: str, server: Server, requests: Bodies, rate: float | None = None) -> None:
+    """Prints the figures of a run at this rate, or of a closed loop."""
     before = server.cpu_seconds()
     with sampled_queue_depth(server.port) as depths:
-        measured = load()
+        if rate is None:
+            measured = closed(server.port, requests, CALLERS, SECONDS)
+        else:
+            measured = open_loop(server.port, Stream(requests, rate, connections=CONNECTIONS), SECONDS)
     cores = (server.cpu_seconds() - before) / measured.seconds
     if set(measured.statuses) != {200}:
         raise SystemExit(f"{claim}: answered {measured.statuses}")

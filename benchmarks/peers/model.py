@@ -30,10 +30,7 @@ class Model:
     def new(self, features: Any, neighbors: Sequence[Sequence[int]]) -> Probabilities:
         manifest = self._snapshot.manifest
         new = NewNodes.build(
-            np.asarray(features),
-            neighbors,
-            num_nodes=manifest.sizes.nodes,
-            num_features=manifest.config.in_features,
+            np.asarray(features), neighbors, num_nodes=manifest.sizes.nodes, num_features=manifest.config.in_features
         )
         return probabilities(self._snapshot.extended(new).logits, "multiclass")
 
