@@ -238,10 +238,11 @@ def _describe_manifest(manifest: dict[str, Any], history: Sequence[str]) -> str:
         **{key: _format_values(manifest[key]) for key in ("scores", "dataset", "training", "libraries")},
         "history": "\n".join(history),
     }
-    width = shutil.get_terminal_size().columns
+    width = max(40, shutil.get_terminal_size().columns - 14)
     lines = []
     for name, value in rows.items():
-        wrapped = [line for part in value.splitlines() for line in textwrap.wrap(part, max(40, width - 14))]
+        parts = value.replace(" ", "\xa0").replace(",\xa0", ", ").splitlines()  # wraps after commas only
+        wrapped = [line.replace("\xa0", " ") for part in parts for line in textwrap.wrap(part, width)]
         lines += [f"{name if not number else '':<14}{line}" for number, line in enumerate(wrapped)]
     return "\n".join(lines)
 

@@ -7,7 +7,7 @@ CURRENT, and readers drop that line. A reader counts the lines that it cannot pa
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
@@ -167,13 +167,11 @@ def _parse_line(line: str) -> HistoryEntry | None:
     """Returns None for a line that cannot be parsed."""
     try:
         fields = json.loads(line)
-        if not isinstance(fields, dict) or not {"action", "version", "at"} <= fields.keys() <= _FIELD_TYPES.keys():
-            return None
-        if any(type(value) is not _FIELD_TYPES[name] for name, value in fields.items()):
-            return None
-        if fields["action"] not in get_args(Action) or not is_version(str(fields["version"])):
-            return None
-        at = datetime.fromisoformat(fields["at"])
-    except (ValueError, RecursionError):
+        entry = HistoryEntry(**fields)
+        at = datetime.fromisoformat(entry.at)
+        types_match = all(type(value) is _FIELD_TYPES[name] for name, value in fields.items())
+    except (TypeError, ValueError, RecursionError):
         return None
-    return HistoryEntry(**fields | {"at": fields["at"] if at.tzinfo else at.replace(tzinfo=UTC).isoformat()})
+    if not types_match or entry.action not in get_args(Action) or not is_version(str(entry.version)):
+        return None
+    return entry if at.tzinfo else replace(entry, at=at.replace(tzinfo=UTC).isoformat())

@@ -1,4 +1,4 @@
-"""The hidden files and folders beside the versions of a model, and the removal of those that killed processes left."""
+"""The hidden files and folders beside the versions of a model, and the removal of what killed processes left."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class ModelVersions:
         Keeps the newest `keep` versions, the live version, the version that a roll-back would reach, and open versions.
         """
         if keep < 1:
-            raise ValueError(f"keep is {keep}, expected at least 1: the newest version's number must not be given again")
+            raise ValueError(f"keep is {keep}, expected at least 1: the number of the newest version must not be reused")
         with self._model_lock():
             leftovers = remove_leftovers(self.folder)
             versions, live = self.versions(), self.live()

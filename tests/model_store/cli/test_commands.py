@@ -37,9 +37,9 @@ def test_every_command(versions: ModelVersions, capsys: pytest.CaptureFixture[st
     assert run(capsys, *store, "activate", 2)[:2] == (0, "demo 2 is live (before: 1)\n")
     assert run(capsys, "rollback", *store, "--json")[1] == '{"live": 1, "before": 2}\n'
     assert "demo 2: every file is as published; probe errors: known " in run(capsys, *store, "verify", "--all")[1]
-    shown = run(capsys, *store, "show")[1]
-    assert "demo 1 (live)" in shown
-    assert "rollback 1" in shown
+    description = run(capsys, *store, "show")[1]
+    assert "demo 1 (live)" in description
+    assert "rollback 1" in description
     assert run(capsys, *store, "prune", "--keep", 1)[1] == "demo: removed 0 version(s)\n"
     assert run(capsys, *store, "export-onnx", "--output", tmp_path / "m.onnx")[0] == 0
     onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
@@ -49,8 +49,8 @@ def test_json_output(versions: ModelVersions, capsys: pytest.CaptureFixture[str]
     store = ["--json", "--store", versions.folder.parent]
     listed = json.loads(run(capsys, *store, "list")[1])
     assert [(entry["version"], entry["live"]) for entry in listed] == [(1, True), (2, False)]
-    shown = json.loads(run(capsys, *store, "show", 2)[1])
-    assert shown["snapshot"] == versions.manifest(2).snapshot == listed[1]["snapshot"]
+    manifest = json.loads(run(capsys, *store, "show", 2)[1])
+    assert manifest["snapshot"] == versions.manifest(2).snapshot == listed[1]["snapshot"]
     probes = json.loads(run(capsys, *store, "verify")[1])[0]["probes"]
     assert max(probes.values()) < 1e-4
 
@@ -122,8 +122,8 @@ def test_pruning_continues_after_a_model_that_cannot_be_pruned(store: Store, cap
     assert [store.model(model).versions() for model in "abcd"] == [[1, 2, 3], [1, 3], [1, 2, 3], [1, 3]]
     assert "warning: b: HISTORY: 1 line(s) cannot be understood" in err
     assert run(capsys, "--store", store.root, "prune", "--model", "d")[0] == 0
-    found = json.loads(run(capsys, "--store", store.root, "prune", "--json")[1])
-    assert [(one["model"], "error" in one) for one in found] == [
+    results = json.loads(run(capsys, "--store", store.root, "prune", "--json")[1])
+    assert [(result["model"], "error" in result) for result in results] == [
         ("a", True),
         *((m, m == "c") for m in ("b", "bb", "c", "d")),
     ]
@@ -171,8 +171,8 @@ def test_the_only_model_needs_no_name(store: Store, capsys: pytest.CaptureFixtur
 
 def test_a_publication_message_explains_how_to_activate() -> None:
     assert describe_publication("digits", 1, 1796, live=True) == "published digits 1, 1,796 nodes, live"
-    told = "published digits 1, 1,796 nodes, not live yet: sgf-models --model digits activate 1"
-    assert describe_publication("digits", 1, 1796, live=False) == told
+    message = "published digits 1, 1,796 nodes, not live yet: sgf-models --model digits activate 1"
+    assert describe_publication("digits", 1, 1796, live=False) == message
 
 
 def test_the_environment_names_store_and_model(versions: ModelVersions) -> None:

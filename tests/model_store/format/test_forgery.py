@@ -1,7 +1,7 @@
 """Forged snapshots with valid hashes and wrong content are refused; the error names the file.
 
 wrong type, shape, order · a header that claims too much · a pickle for an array · files that the format does not know ·
-a future format · another snapshot's files · NaN sums · probes that cannot be asked · indices that lead outside the graph
+a future format · another snapshot's files · NaN sums · invalid probes · indices outside the graph
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_an_array_of_another_kind(folder: Path, array: np.ndarray, reason: str) 
 
 
 def test_a_header_that_claims_more_than_there_is(folder: Path) -> None:
-    """Of the right shape, and shorter; and of a shape that nobody has the memory for."""
+    """A file shorter than its shape, and a shape that is larger than any memory."""
     path = folder / "states" / "layer_1.npy"
     data = path.read_bytes()
     path.write_bytes(data[:-8])
