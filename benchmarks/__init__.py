@@ -1,1 +1,1 @@
-"""Ratios against named peers and floors, measured in one run: `make bench` (or `python -m benchmarks`)."""
+"""Compares this project with named peers and floors, all measured in one run: `make bench` or `python -m benchmarks`."""

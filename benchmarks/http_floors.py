@@ -1,7 +1,7 @@
-"""What /predict is measured against, each a server of its own.
+"""Servers that /predict is compared with.
 
-floor       an empty FastAPI endpoint that validates the same body with the same pydantic model, and answers nothing
-plain       an ordinary FastAPI route around the same mathematics, as one would write it
+floor       an empty FastAPI endpoint that validates the body with the same pydantic model and answers {}
+plain       an ordinary FastAPI route around the same mathematics
 
 python -m benchmarks.http_floors floor|plain PORT STORE
 """
@@ -22,7 +22,7 @@ def floor(_store: str) -> FastAPI:
     app = FastAPI()
 
     @app.post("/predict")
-    async def predict(question: Question) -> dict[str, Any]:  # noqa: ARG001  # validated, and that is all
+    async def predict(question: Question) -> dict[str, Any]:  # noqa: ARG001  # FastAPI validates it
         return {}
 
     return app
@@ -34,7 +34,7 @@ def plain(store: str) -> FastAPI:
     @app.post("/predict")
     async def predict(question: Question) -> dict[str, Any]:
         new_nodes = [(node.id, node.features, node.neighbors) for node in question.new_nodes]
-        return model.answers(question.nodes, new_nodes)  # type: ignore[arg-type]  # row numbers here, never texts
+        return model.answers(question.nodes, new_nodes)  # type: ignore[arg-type]  # these graphs have no string ids
 
     return app
 

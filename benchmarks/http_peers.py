@@ -1,8 +1,7 @@
-"""MLServer, BentoML and LitServe with the same model, one worker each, as `benchmarks.http` measures them.
+"""MLServer, BentoML and LitServe with the same model, one worker each, for `benchmarks.predict`.
 
-Each lives in an environment of its own below var/peers, made on first use: what they require of one another's libraries
-does not agree. Access logs are off, as are metrics and compression where they are on by default; uvloop and httptools are
-there for all of them. No request waits for others to make a batch.
+Each has its own environment below var/peers, created on first use: their requirements conflict. Access logs are off, and so
+are metrics and compression where they are on by default. All have uvloop and httptools. No request waits for a batch.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,27 +24,23 @@ from benchmarks.servers import OURS, Dialect, Server, free_port, running
 ROOT = Path(__file__).parent.parent
 ENVIRONMENTS = ROOT / "var" / "peers"
 SHARED = ("httptools", "numpy", "safetensors", "uvloop")
-"""In every environment in the version that we have."""
+"""Installed in every environment, in the version of this environment."""
 TOLERANCE = 1e-6
+DATATYPES = {"i": "INT64", "f": "FP32"}
 
 
-def _tensors(body: bytes) -> bytes:
-    """Our question in the V2 inference protocol."""
+def _to_tensors(body: bytes) -> bytes:
+    """Converts a /predict body to the V2 inference protocol."""
     question = json.loads(body)
     if "nodes" in question:
-        asked = {"nodes": ("INT64", question["nodes"])}
+        arrays = {"nodes": np.array(question["nodes"])}
     else:
-        new = question["new_nodes"]
-        asked = {
-            "features": ("FP32", [node["features"] for node in new]),
-            "neighbors": ("INT64", [node["neighbors"] for node in new]),
-        }
-    return json.dumps({"inputs": [_tensor(name, *tensor) for name, tensor in asked.items()]}).encode()
-
-
-def _tensor(name: str, datatype: str, values: list[Any]) -> dict[str, Any]:
-    array = np.array(values)
-    return {"name": name, "shape": list(array.shape), "datatype": datatype, "data": array.ravel().tolist()}
+        arrays = {name: np.array([node[name] for node in question["new_nodes"]]) for name in ("features", "neighbors")}
+    inputs = [
+        {"name": name, "shape": array.shape, "datatype": DATATYPES[array.dtype.kind], "data": array.ravel().tolist()}
+        for name, array in arrays.items()
+    ]
+    return json.dumps({"inputs": inputs}).encode()
 
 
 def _tensor_probabilities(answer: bytes) -> np.ndarray:
@@ -57,9 +51,9 @@ def _tensor_probabilities(answer: bytes) -> np.ndarray:
 @dataclass(frozen=True)
 class Peer:
     package: str
-    """Pinned, as pip wants it."""
+    """Pinned, in the notation of pip."""
     command: tuple[str, ...]
-    """What its environment runs; {port} is filled in there and in the settings."""
+    """Run in its environment; {port} is replaced here and in the settings."""
     settings: dict[str, str] = field(default_factory=dict)
     dialect: Dialect = OURS
 
@@ -83,7 +77,7 @@ PEERS = {
             "MLSERVER_MODEL_NAME": "sgformer",
             "MLSERVER_MODEL_IMPLEMENTATION": "benchmarks.peers.mlserver_runtime.SGFormerRuntime",
         },
-        Dialect("/v2/models/sgformer/infer", _tensors, _tensor_probabilities),
+        Dialect("/v2/models/sgformer/infer", _to_tensors, _tensor_probabilities),
     ),
     "BentoML": Peer(
         "bentoml==1.4.39",
@@ -96,33 +90,33 @@ PEERS = {
 
 @contextmanager
 def peer(name: str, store: str) -> Iterator[Server]:
-    """One of `PEERS`, serving the only model of a store."""
-    that, port = PEERS[name], str(free_port())
-    _install(that)
-    program, *rest = (part.replace("{port}", port) for part in that.command)
-    command = [str(that.environment / "bin" / program), *rest]
-    with tempfile.TemporaryDirectory() as folder:  # takes what they leave behind
-        environ = os.environ | {key: value.replace("{port}", port) for key, value in that.settings.items()}
+    """Starts one of `PEERS` with the only model of a store."""
+    selected, port = PEERS[name], str(free_port())
+    _install(selected)
+    program, *rest = (part.replace("{port}", port) for part in selected.command)
+    command = [str(selected.environment / "bin" / program), *rest]
+    with tempfile.TemporaryDirectory() as folder:  # for files that a peer leaves behind
+        environ = os.environ | {key: value.replace("{port}", port) for key, value in selected.settings.items()}
         environ |= {"PYTHONPATH": str(ROOT), "BENCHMARK_STORE": str(Path(store).resolve()), "TMPDIR": folder}
-        with running(command, int(port), environ, that.dialect, folder) as server:
+        with running(command, int(port), environ, selected.dialect, folder) as server:
             yield server
 
 
 def check_agreement(reference: Server, others: Iterable[Server], body: bytes) -> None:
-    """All answer one question with the same probabilities: else they would not be measured at the same work."""
+    """Checks that all servers answer a question with the same probabilities, i.e. do the same work."""
     expected = reference.probabilities(body)
     for other in others:
-        found = other.probabilities(body)
-        if found.shape != expected.shape or not np.allclose(found, expected, rtol=0, atol=TOLERANCE):
-            raise SystemExit(f"{other.dialect.path} on port {other.port} answers otherwise than the plain handler")
+        actual = other.probabilities(body)
+        if actual.shape != expected.shape or not np.allclose(actual, expected, rtol=0, atol=TOLERANCE):
+            raise SystemExit(f"{other.dialect.path} on port {other.port} has other probabilities than the plain handler")
 
 
-def _install(that: Peer) -> None:
-    wanted = "\n".join([that.package, *(f"{name}=={version(name)}" for name in SHARED)])
-    installed = that.environment / "installed.txt"
-    if installed.exists() and installed.read_text() == wanted:
+def _install(selected: Peer) -> None:
+    packages = "\n".join([selected.package, *(f"{name}=={version(name)}" for name in SHARED)])
+    installed = selected.environment / "installed.txt"
+    if installed.exists() and installed.read_text() == packages:
         return
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(that.environment)], check=True)
-    pip = [str(that.environment / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, *wanted.split("\n")], check=True)
-    installed.write_text(wanted)  # last: an environment that is half made is made again
+    subprocess.run([sys.executable, "-m", "venv", "--clear", str(selected.environment)], check=True)
+    pip = [str(selected.environment / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, *packages.split("\n")], check=True)
+    installed.write_text(packages)  # last, so that an incomplete environment is created again

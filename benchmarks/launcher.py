@@ -2,7 +2,7 @@
 
 python -m benchmarks.launcher MODULE:CLASS [flags of sgf-serve]
 
-Imports no part of the service but its command: what the protocol needs is imported where uvicorn loads it by its name.
+Imports only the command of the service: uvicorn imports the protocol by its name.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ if __name__ == "__main__":
     def run_with_protocol(application: str, **options: Any) -> None:
         run(application, **(options | {"http": protocol}))
 
-    uvicorn.run = run_with_protocol  # type: ignore[assignment]  # called like this
+    uvicorn.run = run_with_protocol  # type: ignore[assignment]  # the service calls it like this
     sys.exit(main(arguments))

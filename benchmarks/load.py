@@ -1,10 +1,10 @@
-"""A load generator for HTTP in one process: bare connections, prepared bytes.
+"""A load generator for HTTP in one process, with plain sockets and prepared requests.
 
 closed      every connection sends its next request as soon as the last one is answered: measures capacity
-open_loop   every request has an intended time, which does not depend on the server: measures latency at a rate
+open_loop   every request has an intended time that does not depend on the server: measures latency at a rate
 
-In an open loop a latency counts from the intended time. A generator that counts from the time of sending, or that sends
-less while the server is slow, leaves out the requests that would have waited (coordinated omission).
+In an open loop, a latency counts from the intended time. A generator that counts from the time of sending, or that sends
+less while the server is slow, omits the requests that would have waited (coordinated omission).
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import uvloop
 
-Result = TypeVar("Result")
 Clock = Callable[[], float]
-"""For example the CPU time of the server. Opening and closing connections is not in what a run counts."""
+"""For example the CPU time of the server. A run does not count the opening and closing of connections."""
 LATE_SECONDS = 5.0
-"""How long the generator waits for answers after the last intended time. What is missing then has status 0."""
+"""Wait for responses after the last intended time. Requests without a response after that have status 0."""
 TICK_SECONDS = 0.001
 """Requests that are due are sent once per tick: uvloop has no shorter timers. A latency includes up to one tick."""
 MAX_CONNECTIONS = 3500
@@ -39,22 +38,22 @@ ROTATION_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Load:
-    """What one run of a load saw."""
+    """The measurements of one run."""
 
     seconds: float
     latencies: np.ndarray
-    """Of the requests that were answered with 200."""
+    """Of responses with status 200, in seconds."""
     statuses: dict[int, int]
-    """Of all requests. 0: the connection was lost, or no answer came."""
+    """The number of requests by status. 0: the connection was lost, or there was no response."""
     refused_latencies: np.ndarray
     answered_in_time: int
-    """With 200, before the run ended."""
+    """Responses with status 200 before the end of the run."""
     waited: int = 0
     """Requests whose intended time came while no connection was idle."""
     lag: float = 0.0
-    """p99 of how late the generator itself was, in seconds: above a few ticks it is the generator that is measured."""
+    """p99 of the generator's own delay, in seconds: above a few ticks, the run measures the generator."""
     cpu_seconds: float = 0.0
-    """What the caller's clock counted from the first request to the last answer."""
+    """Of the caller's clock, from the first request to the last response."""
 
     @property
     def rate(self) -> float:
@@ -71,22 +70,22 @@ class Load:
 
 @dataclass(frozen=True)
 class Stream:
-    """Requests at a constant rate, or as a Poisson process if there is a seed."""
+    """Requests at a constant rate, or as a Poisson process if `seed` is set."""
 
     requests: Sequence[bytes]
     rate: float
     seed: int | None = None
     connections: int = 0
-    """0: as many as the rate needs."""
+    """0: chosen by the rate."""
 
     def intended_times(self, seconds: float) -> list[float]:
-        """From the start of the run, in ascending order."""
+        """Returns seconds from the start of the run, in ascending order."""
         count = round(self.rate * seconds)
         if self.seed is None:
             times = np.arange(count) / self.rate
-        else:  # of a Poisson process with so many arrivals: they are uniform
+        else:  # given their number, the arrivals of a Poisson process are uniform
             times = np.sort(np.random.default_rng(self.seed).uniform(0, seconds, count))
-        return [float(moment) for moment in times]
+        return [float(seconds) for seconds in times]
 
     @property
     def pool_size(self) -> int:
@@ -108,14 +107,14 @@ def open_loop(port: int, stream: Stream, seconds: float, clock: Clock = float) -
 
 
 def side_by_side(port: int, streams: Sequence[Stream], seconds: float, clock: Clock = float) -> list[Load]:
-    """Several streams at once, each with connections of its own."""
+    """Sends several streams at once, each over its own connections."""
     return _run(_open(port, streams, seconds, clock))
 
 
-def _run(load: Coroutine[Any, Any, Result]) -> Result:
+def _run(load: Coroutine[Any, Any, Any]) -> Any:
     hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))  # every connection is an open file
-    gc.disable()  # a pass over all that was seen would delay requests
+    gc.disable()  # a collection would delay requests
     try:
         return uvloop.run(load)
     finally:
@@ -126,12 +125,12 @@ async def _closed(port: int, requests: Sequence[bytes], connections: int, second
     pool = Pool(port, requests)
     await pool.open(connections)
     clock_start = clock()
-    pool.again, start = True, time.perf_counter()
+    pool.closed_loop, start = True, time.perf_counter()
     for connection in pool.take_idle():
         connection.send(time.perf_counter())
     await asyncio.sleep(seconds)
     end = time.perf_counter()
-    pool.again = False
+    pool.closed_loop = False
     await pool.drain()
     return pool.load(start, end, clock() - clock_start)
 
@@ -150,31 +149,31 @@ async def _open(port: int, streams: Sequence[Stream], seconds: float, clock: Clo
 
 
 def accept_queue(port: int) -> int:
-    """Connections to a listening port of this machine that the server has not accepted yet."""
+    """Returns the number of connections to a listening port that the server has not accepted yet."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     listening = [row for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
     return sum(int(row[4].partition(":")[2], 16) for row in listening)
 
 
 class Pool:
-    """Connections to one server, and what was seen on them."""
+    """The connections to one server, and the responses on them."""
 
     def __init__(self, port: int, requests: Sequence[bytes]) -> None:
-        self._port, self.turns = port, itertools.cycle(requests)
-        self.again = False
-        """In a closed loop: a connection sends as soon as it can."""
+        self._port, self.next_requests = port, itertools.cycle(requests)
+        self.closed_loop = False
+        """True: a connection sends its next request at once."""
         self._idle: deque[Connection] = deque()
         self._due: deque[float] = deque()
         self._waited, self.in_flight = 0, set[Connection]()
         self._lags: list[float] = []
         self._reopening = set[asyncio.Task[None]]()
-        self.seen: list[tuple[int, float, float]] = []
-        """Status, intended time, time of the answer."""
+        self.responses: list[tuple[int, float, float]] = []
+        """Status, intended time, time of the response."""
 
     async def open(self, count: int) -> None:
-        """Returns once the server has accepted all of them.
+        """Opens connections and returns once the server has accepted all of them.
 
-        uvloop accepts one connection per turn of its event loop: under load, the rest would wait for seconds.
+        uvloop accepts one connection per iteration of its event loop: under load, the others would wait for seconds.
         """
         for _ in range(count):
             await self._connect()
@@ -194,8 +193,8 @@ class Pool:
             await asyncio.sleep(TICK_SECONDS)
 
     def release(self, connection: Connection) -> None:
-        """A connection is new, or its request is answered."""
-        if self.again:
+        """Called by a connection that is new, or whose request is answered."""
+        if self.closed_loop:
             connection.send(time.perf_counter())
         elif self._due:
             connection.send(self._due.popleft())
@@ -203,7 +202,7 @@ class Pool:
             self._idle.append(connection)
 
     def lost(self, connection: Connection) -> None:
-        """The server closed a connection: another one takes its place."""
+        """Called by a connection that the server closed. Opens another connection in its place."""
         if connection in self._idle:
             self._idle.remove(connection)
         task = asyncio.ensure_future(self._reopen())
@@ -219,20 +218,21 @@ class Pool:
         while (self.in_flight or self._due) and time.perf_counter() < end:
             await asyncio.sleep(0.01)
         late = [connection.intended for connection in self.in_flight] + list(self._due)
-        self.seen += [(0, intended, time.perf_counter()) for intended in late]
+        self.responses += [(0, intended, time.perf_counter()) for intended in late]
         for connection in [*self._idle, *self.in_flight]:
             connection.close()
 
     def load(self, start: float, end: float, cpu_seconds: float) -> Load:
-        good, bad = ([seen for seen in self.seen if (seen[0] == 200) is fine] for fine in (True, False))
-        latencies, refused = (np.array([done - intended for _, intended, done in some]) for some in (good, bad))
-        in_time = sum(done <= end for _, _, done in good)
-        statuses = dict(Counter(status for status, _, _ in self.seen))
+        answered = [response for response in self.responses if response[0] == 200]
+        others = [response for response in self.responses if response[0] != 200]
+        latencies, refused = (np.array([done - intended for _, intended, done in part]) for part in (answered, others))
+        in_time = sum(done <= end for _, _, done in answered)
+        statuses = dict(Counter(status for status, _, _ in self.responses))
         lag = float(np.quantile(self._lags, 0.99)) if self._lags else 0.0
         return Load(end - start, latencies, statuses, refused, in_time, self._waited, lag, cpu_seconds)
 
     async def _reopen(self) -> None:
-        with suppress(OSError):  # the server is gone: what is due then has status 0
+        with suppress(OSError):  # the server is gone: its requests get status 0
             await self._connect()
 
     async def _connect(self) -> None:
@@ -247,7 +247,7 @@ class Pool:
 
 
 class Connection(asyncio.Protocol):
-    """One request at a time."""
+    """A connection with at most one request in flight."""
 
     intended = 0.0
 
@@ -262,7 +262,7 @@ class Connection(asyncio.Protocol):
     def send(self, intended: float) -> None:
         self.intended = intended
         self._pool.in_flight.add(self)
-        self._transport.write(next(self._pool.turns))
+        self._transport.write(next(self._pool.next_requests))
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -290,4 +290,4 @@ class Connection(asyncio.Protocol):
 
     def _done(self, status: int) -> None:
         self._pool.in_flight.discard(self)
-        self._pool.seen.append((status, self.intended, time.perf_counter()))
+        self._pool.responses.append((status, self.intended, time.perf_counter()))

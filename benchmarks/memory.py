@@ -1,4 +1,4 @@
-"""How much memory a process has, as the kernel counts it."""
+"""The memory of a process as the kernel reports it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 
 
 def status(field: str, pid: int | str = "self") -> int:
-    """Bytes of a field of /proc/PID/status, e.g. VmRSS, VmHWM, RssAnon."""
+    """Returns the bytes of a field of /proc/PID/status, e.g. VmRSS, VmHWM, RssAnon."""
     line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(field))
     return int(line.split()[1]) * 1024
 
 
 def private_pages() -> int:
-    """Bytes that no other process shares, clean pages of mapped files included."""
+    """Returns the bytes that no other process shares, including clean pages of mapped files."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
 
 
 class PeakAnonymous:
-    """The largest RssAnon while a block runs, looked at every 2 ms: what a container must really have.
+    """Samples RssAnon every 2 ms while a block runs, and keeps the maximum: the memory that a container must have.
 
-    Pages of mapped files are not in it: the kernel can write them back and drop them.
+    RssAnon excludes pages of mapped files, which the kernel can write back and drop.
     """
 
     bytes = 0

@@ -15,7 +15,7 @@ NEVER_SECONDS = 1e6
 
 
 class Plain(HttpToolsProtocol):
-    """uvicorn's own protocol. The application gets every request at once, by ASGI."""
+    """uvicorn's own protocol. The application receives every request immediately, through ASGI."""
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         async def answer(scope: Any, receive: Any, send: Any) -> None:
@@ -44,7 +44,7 @@ class Plain(HttpToolsProtocol):
 
 
 class WithoutQueue(Protocol):
-    """Every request becomes a task at once; none waits, or is refused, before that."""
+    """Every request becomes a task immediately, without a queue or an early refusal."""
 
     def data_received(self, data: bytes) -> None:
         self._parse(data)
@@ -54,14 +54,14 @@ class WithoutQueue(Protocol):
 
 
 class WithoutOnePacket(Protocol):
-    """Head and body of an answer are written one after the other."""
+    """Writes head and body of a response separately."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.transport = _InTwoParts(transport)  # type: ignore[assignment]  # all but in name
+        self.transport = _SplittingTransport(transport)  # type: ignore[assignment]  # a proxy of the transport
 
 
-class _InTwoParts:
+class _SplittingTransport:
     def __init__(self, transport: Any) -> None:
         self._transport = transport
 
@@ -83,7 +83,7 @@ class WithoutTimers(Protocol):
 
 
 class WithoutLastRequest(Protocol):
-    """Idle connections are closed at once on shutdown."""
+    """Closes idle connections immediately on shutdown."""
 
     def shutdown(self) -> None:
         if self._request is None:

@@ -1,73 +1,57 @@
-"""Keep-alive clients of a server that is stopped: how many of their requests stay without an answer."""
+"""Counts the requests of keep-alive clients that get no answer while a server is stopped."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-
-from benchmarks.load import request
+from http.client import HTTPConnection, HTTPException
 
 CLIENTS, PERIOD_SECONDS, BEFORE_SECONDS, AFTER_SECONDS = 20, 0.05, 1.0, 0.5
 
 
 def lost_requests(port: int, stop_server: Callable[[], None]) -> tuple[int, int]:
-    """How many requests were sent on an open connection and not answered, and how many were sent.
+    """Returns the number of requests without an answer, and the number of requests sent.
 
-    Clients send every 50 ms and, like most, do not watch a connection that they are not using. A connection that cannot be
-    opened is not counted: nothing listens there, and it is safe to try another server.
+    Clients send every 50 ms and, like most clients, do not watch idle connections. A connection that cannot be opened is not
+    counted: no request was sent, and it is safe to try another server.
     """
     done = threading.Event()
-    clients = [Client(port) for _ in range(CLIENTS)]
-    thread = threading.Thread(target=lambda: asyncio.run(_run(clients, done)))
-    thread.start()
+    clients = [Client(port, done, number * PERIOD_SECONDS / CLIENTS) for number in range(CLIENTS)]
+    for client in clients:
+        client.start()
     try:
         time.sleep(BEFORE_SECONDS)
         stop_server()
         time.sleep(AFTER_SECONDS)
     finally:
         done.set()
-        thread.join()
+        for client in clients:
+            client.join()
     return sum(client.lost for client in clients), sum(client.sent for client in clients)
 
 
-async def _run(clients: list[Client], done: threading.Event) -> None:
-    await asyncio.gather(*(client.run(done, number * PERIOD_SECONDS / CLIENTS) for number, client in enumerate(clients)))
+class Client(threading.Thread):
+    def __init__(self, port: int, done: threading.Event, delay: float) -> None:
+        super().__init__()
+        self._connection = HTTPConnection("127.0.0.1", port)
+        self._done, self._delay, self.sent, self.lost = done, delay, 0, 0
 
-
-class Client:
-    def __init__(self, port: int) -> None:
-        self._port, self.sent, self.lost = port, 0, 0
-        self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-
-    async def run(self, done: threading.Event, delay: float) -> None:
-        await asyncio.sleep(delay)
-        while not done.is_set():
+    def run(self) -> None:
+        time.sleep(self._delay)
+        while not self._done.wait(PERIOD_SECONDS):
             with suppress(ConnectionRefusedError):
-                await self._ask()
-            await asyncio.sleep(PERIOD_SECONDS)
-        self._close()
+                self._ask()
+        self._connection.close()
 
-    async def _ask(self) -> None:
-        if self._connection is None:
-            self._connection = await asyncio.open_connection("127.0.0.1", self._port)
-        reader, writer = self._connection
+    def _ask(self) -> None:
+        if self._connection.sock is None:  # new, lost, or closed after a response with "connection: close"
+            self._connection.connect()
         self.sent += 1
         try:
-            writer.write(request(b'{"nodes": [1]}', port=self._port))
-            head = (await reader.readuntil(b"\r\n\r\n")).lower()
-            length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
-            await reader.readexactly(length)
-        except (OSError, asyncio.IncompleteReadError):
+            self._connection.request("POST", "/predict", b'{"nodes": [1]}', {"content-type": "application/json"})
+            self._connection.getresponse().read()
+        except (OSError, HTTPException):
             self.lost += 1
-            self._close()
-        else:
-            if b"connection: close" in head:
-                self._close()
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection[1].close()
-            self._connection = None
+            self._connection.close()

@@ -1,4 +1,4 @@
-"""From nothing to ready, step by step, and what a worker then has for itself, with a small graph and a large one."""
+"""The time from start to ready, step by step, and the private memory of a worker, by the size of the graph."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from http.client import HTTPConnection
 
 import numpy as np
 
-from benchmarks.http import LARGE, SMALL, known, new, publish, service
 from benchmarks.load import closed
 from benchmarks.memory import status
-from benchmarks.result import Result
+from benchmarks.results import Result, smaller
+from benchmarks.servers import service
+from benchmarks.workload import LARGE, SMALL, known_nodes, new_nodes, publish
 
 ROUNDS = 5
 LARGER = 2 * LARGE
@@ -47,31 +47,26 @@ def startup() -> list[Result]:
         for _ in range(ROUNDS):
             for nodes, store in stores.items():
                 start = time.perf_counter()
-                with service(store) as server:  # which is there once it answers a question
+                with service(store) as server:  # entered once it answers a question
                     _wait_until_ready(server.port)
                     ready[nodes].append(time.perf_counter() - start)
-                    for bodies in (known(100), new(nodes)):
+                    for bodies in (known_nodes(100), new_nodes(nodes)):
                         closed(server.port, server.requests(bodies), 16, 0.5)
                     private[nodes].append(status("RssAnon", server.pid))
-    told = {nodes: f"{np.median(ready[nodes]):.2f} s ({_split(steps[nodes])})" for nodes in stores}
+    shown = {nodes: f"{np.median(ready[nodes]):.2f} s ({_describe_steps(steps[nodes])})" for nodes in stores}
     slower = float(np.median(ready[LARGE]) / np.median(ready[SMALL]))
     memory = {nodes: float(np.median(private[nodes])) for nodes in stores}
     sizes = f"N = {LARGE:,} against N = {SMALL:,}"
     return [
-        Result(f"from start to ready: {sizes}", told[LARGE], told[SMALL], slower, "", True),
+        Result(f"from start to ready: {sizes}", shown[LARGE], shown[SMALL], slower),
         _private(memory, LARGE, SMALL, None),
-        _private(memory, LARGER, LARGE, 1.02),  # of whatever grows with the graph this is the half
+        _private(memory, LARGER, LARGE, 1.02),  # twice the graph: this shows half of what grows with it
     ]
 
 
 def _private(memory: dict[int, float], nodes: int, fewer: int, bar: float | None) -> Result:
     claim = f"private memory of a worker after load: N = {nodes:,} against N = {fewer:,}"
-    shown = f"{memory[nodes] / 1e6:.1f} MB", f"{memory[fewer] / 1e6:.1f} MB"
-    growth = memory[nodes] / memory[fewer]
-    return Result(claim, *shown, growth, f"<= {bar:g}x" if bar else "", not bar or growth <= bar)
-
-
-CONTESTS: tuple[Callable[[], list[Result]], ...] = (startup,)
+    return smaller(claim, memory[nodes], memory[fewer], bar, digits=1)
 
 
 def _steps(store: str) -> dict[str, float]:
@@ -80,7 +75,7 @@ def _steps(store: str) -> dict[str, float]:
     return steps
 
 
-def _split(runs: list[dict[str, float]]) -> str:
+def _describe_steps(runs: list[dict[str, float]]) -> str:
     return ", ".join(f"{step} {max(0.0, np.median([run[step] for run in runs])):.2f}" for step in runs[0])
 
 
@@ -88,4 +83,4 @@ def _wait_until_ready(port: int) -> None:
     connection = HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("GET", "/health/ready")
     if connection.getresponse().status != 200:
-        raise SystemExit("a service that answers questions does not call itself ready")
+        raise SystemExit("the service answers questions, but /health/ready is not 200")

@@ -1,7 +1,7 @@
 """What a snapshot of a million nodes costs: to publish (memory), to open (memory), to verify (against sha256sum).
 
-python -m benchmarks.store publish STORE       publishes in a process of its own, prints its peak memory
-python -m benchmarks.store open STORE          opens and replays, says so, then measures itself at the next line
+python -m benchmarks.store publish STORE       publishes, and prints its peak memory
+python -m benchmarks.store open STORE          opens and replays, prints a line, waits for a line, prints its memory
 """
 
 from __future__ import annotations
@@ -11,52 +11,45 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contest import contest
 from benchmarks.graphs import uniform
 from benchmarks.memory import PeakAnonymous, private_pages, status
-from benchmarks.result import Result, at_most, smaller
+from benchmarks.model_processes import exchange_line
+from benchmarks.results import Result, slower, smaller, time_in_turns
 from model_store import Store
-from model_store.format.digests import sha256_of_all
+from model_store.format.files import sha256_of_all
 from sgformer import Graph, ModelConfig
 
 NODES, EDGES, FEATURES = 1_000_000, 5_000_000, 64
-ALLOWED = 60e6
-"""Bytes that a process may grow by when it opens a snapshot, however large that is."""
+ALLOWED_BYTES = 60e6
+"""Allowed growth of a process that opens a snapshot of any size."""
 
 
 def snapshots() -> list[Result]:
     with tempfile.TemporaryDirectory() as root:
-        published = json.loads(_process("publish", root).communicate()[0])
+        published = json.loads(_start("publish", root).communicate()[0])
         folder = Path(root) / "large" / "1"
         names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
         size = f"{NODES:,} nodes ({sum((folder / name).stat().st_size for name in names) / 1e6:,.0f} MB)"
-        first, second = _opened_together(root)
+        first, second = _open_twice(root)
         claim = f"publishing {size}: peak private memory, the graph itself included, against features and edges"
+        growth = "opening it, every byte verified: growth of the process, against 60 MB"
+        private = "private pages that it adds to a second process, probes replayed, against 60 MB"
         return [
             smaller(claim, published["peak"], published["graph"], 1.5),
-            smaller("opening it, every byte verified: growth of the process, against 60 MB", first["growth"], ALLOWED, 1),
-            smaller(
-                "private pages that it adds to a second process, probes replayed, against 60 MB",
-                second["private"],
-                ALLOWED,
-                1,
-            ),
+            smaller(growth, first["growth"], ALLOWED_BYTES, 1),
+            smaller(private, second["private"], ALLOWED_BYTES, 1),
             _hashing(folder, names),
         ]
-
-
-CONTESTS: tuple[Callable[[], list[Result]], ...] = (snapshots,)
 
 
 def _hashing(folder: Path, names: list[str]) -> Result:
     tool = shutil.which("sha256sum")
     if tool is None:
         raise SystemExit("sha256sum is not installed")
-    times = contest(
+    times = time_in_turns(
         {
             "ours": lambda: sha256_of_all(folder, names),
             "theirs": lambda: subprocess.run([tool, *names], cwd=folder, check=True, capture_output=True),
@@ -64,34 +57,23 @@ def _hashing(folder: Path, names: list[str]) -> Result:
         rounds=5,
         warmups=1,
     )
-    return at_most("sha256 of all its files, against sha256sum over the same files", times["ours"], times["theirs"], 1.5)
+    return slower("sha256 of all its files, against sha256sum over the same files", times["ours"], times["theirs"], 1.5)
 
 
-def _opened_together(root: str) -> list[dict[str, Any]]:
-    """Two at once, each measured while the other holds its own: a page that both have mapped is private to neither."""
-    both = [_process("open", root) for _ in range(2)]
+def _open_twice(root: str) -> list[dict[str, Any]]:
+    """Measures two processes while both have the snapshot open: a page that both have mapped is private to neither."""
+    both = [_start("open", root) for _ in range(2)]
     for process in both:
-        _line(process)
-    results = [json.loads(_line(process, "measure")) for process in both]
+        exchange_line(process, None)
+    results = [json.loads(exchange_line(process, "measure")) for process in both]
     for process in both:
         process.communicate()
     return results
 
 
-def _process(role: str, root: str) -> subprocess.Popen[str]:
+def _start(role: str, root: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "benchmarks.store", role, root]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def _line(process: subprocess.Popen[str], order: str | None = None) -> str:
-    if process.stdin is None or process.stdout is None:
-        raise RuntimeError("the process has no pipes")
-    if order:
-        print(order, file=process.stdin, flush=True)
-    line = process.stdout.readline()
-    if not line:
-        raise RuntimeError("the process died")
-    return line
 
 
 def _publish(root: str) -> None:
@@ -100,15 +82,17 @@ def _publish(root: str) -> None:
 
     model = SGFormer(ModelConfig(in_features=FEATURES, out_features=10, layers=2)).eval()
     store = Store(root)
-    store.publish("small", Contents(model.config, model.weights(), uniform(1000, 5000, FEATURES)))  # loads all code
+    store.publish(
+        "small", Contents(model.config, model.weights(), uniform(1000, 5000, FEATURES))
+    )  # imports everything before the measurement
     before = status("RssAnon")
     graph = uniform(NODES, EDGES, FEATURES)
     with PeakAnonymous() as peak:
         store.publish("large", Contents(model.config, model.weights(), graph), activate=True)
-    print(json.dumps({"peak": peak.bytes - before, "graph": _bytes(graph)}))
+    print(json.dumps({"peak": peak.bytes - before, "graph": _graph_bytes(graph)}))
 
 
-def _bytes(graph: Graph) -> int:
+def _graph_bytes(graph: Graph) -> int:
     arrays: tuple[Any, ...] = (graph.features, graph.adjacency.indptr, graph.adjacency.indices)
     return sum(int(array.nbytes) for array in arrays)
 

@@ -1,6 +1,6 @@
-"""Snapshots on disk: format, write, verify, open, publish, activate, roll back, prune. Imports sgformer only.
+"""Snapshots on disk: their format, and how to publish, verify, open, activate, roll back and prune them.
 
-Importing this package, and opening a snapshot, loads no torch; publishing does.
+Imports only `sgformer`. Publishing loads torch; importing this package and opening a snapshot do not.
 """
 
 from importlib import import_module
@@ -24,7 +24,7 @@ from model_store.format.node_ids import NodeIds
 from model_store.format.probes import Engine, Probe, Probes
 from model_store.snapshot import Snapshot
 from model_store.store import Store
-from model_store.versions.history import Event, History
+from model_store.versions.activation_log import History, HistoryEntry
 from model_store.versions.model_versions import ModelVersions, Pruned
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ __all__ = [
     "Contents",
     "DataError",
     "Engine",
-    "Event",
     "FileEntry",
     "History",
+    "HistoryEntry",
     "InvalidName",
     "LiveVersionChanged",
     "Manifest",

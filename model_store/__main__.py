@@ -1,7 +1,4 @@
-"""sgf-models: what is in the store, whether it can be trusted, and which version is live.
-
-exit codes: 0 done · 1 refused or failed · 2 wrong usage · 3 no such model or version · 4 a snapshot is damaged
-"""
+"""Lists, verifies, activates and prunes the versions of the models in a store."""
 
 from __future__ import annotations
 
@@ -10,36 +7,50 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from model_store.cli import commands
-from model_store.cli.commands import DAMAGED, Outcome
-from model_store.cli.flags import at_least_one, default_model, default_store
-from model_store.cli.output import put_out
+from model_store.cli.commands import DAMAGED, FAILED, CommandResult
+from model_store.cli.terminal import at_least_one, default_model, default_store, print_output
 from model_store.errors import InvalidName, ProbeError, SnapshotError, StoreError, UnknownModel, UnknownVersion
+from model_store.store import Store
 from sgformer import SgformerError
 
 EXIT_CODES: tuple[tuple[tuple[type[Exception], ...], int], ...] = (
     ((UnknownModel, UnknownVersion), 3),
     ((SnapshotError, ProbeError), DAMAGED),
     ((InvalidName,), 2),
-    ((StoreError, SgformerError, OSError, ModuleNotFoundError), 1),
+    ((StoreError, SgformerError, OSError, ModuleNotFoundError), FAILED),
 )
+EPILOG = """examples:
+  sgf-models list                      every version of every model
+  sgf-models show 2 --model digits     one version in detail
+  sgf-models verify --all              check every file and replay the probes
+  sgf-models activate 2                make version 2 live
+  sgf-models rollback                  undo that
+
+exit codes:
+  0  success
+  1  refused or failed
+  2  wrong usage
+  3  no such model or version
+  4  a snapshot is damaged
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     defaults = argparse.Namespace(store=default_store(), model=default_model(), json=False)
-    options = _parser().parse_args(arguments, defaults)
-    command: Callable[[argparse.Namespace], Outcome] = options.command
+    options = vars(_parser().parse_args(arguments, defaults))
+    run: Callable[..., CommandResult] = options.pop("run")
+    as_json, store, model = options.pop("json"), Store(options.pop("store")), options.pop("model")
     try:
-        outcome = command(options)
-        for warning in outcome.warnings:
+        result = run(store, model, **options)
+        for warning in result.warnings:
             print(f"sgf-models: warning: {warning}", file=sys.stderr)
-        put_out(json.dumps(outcome.result) if options.json else outcome.text)
+        print_output(json.dumps(result.content) if as_json else result.text)
     except tuple(kind for kinds, _ in EXIT_CODES for kind in kinds) as error:
-        print(json.dumps({"error": _reason(error)}) if options.json else f"sgf-models: {_reason(error)}", file=sys.stderr)
+        print(json.dumps({"error": _reason(error)}) if as_json else f"sgf-models: {_reason(error)}", file=sys.stderr)
         return next(code for kinds, code in EXIT_CODES if isinstance(error, kinds))
-    return outcome.exit_code
+    return result.exit_code
 
 
 def _reason(error: Exception) -> str:
@@ -49,50 +60,61 @@ def _reason(error: Exception) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    shared = argparse.ArgumentParser(add_help=False)
-    # Before or after the command; without a default of their own, or the flag of the command would undo the one before it.
-    common: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("--store", {"type": Path, "help": "folder of the models (SGF_STORE, default var/models)"}),
-        ("--model", {"help": "which model (SGF_MODEL; not needed where there is one)"}),
-        ("--json", {"action": "store_true", "help": "print JSON"}),
-    )
-    for flag, details in common:
-        shared.add_argument(flag, default=argparse.SUPPRESS, **details)
+    # These options may stand before or after the command. They have no defaults here: the default of the command's
+    # option would overwrite a value given before the command.
+    shared = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    shared.add_argument("--store", type=Path, metavar="FOLDER", help="folder of the models (SGF_STORE, default var/models)")
+    shared.add_argument("--model", metavar="NAME", help="which model (SGF_MODEL); not needed if there is only one")
+    shared.add_argument("--json", action="store_true", help="print JSON, also for errors")
     parser = argparse.ArgumentParser(
-        "sgf-models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[shared]
+        "sgf-models",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[shared],
     )
-    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(required=True, title="commands", metavar="COMMAND")
 
-    def command(name: str, run: Callable[[argparse.Namespace], Outcome], about: str) -> argparse.ArgumentParser:
-        added = subparsers.add_parser(name, help=about, description=about, parents=[shared])
-        added.set_defaults(command=run)
-        return added
+    def command(name: str, run: Callable[..., CommandResult], help_text: str) -> argparse.ArgumentParser:
+        subparser = subparsers.add_parser(
+            name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.", parents=[shared]
+        )
+        subparser.set_defaults(run=run)
+        return subparser
 
-    command("list", commands.list_versions, "every version of every model")
-    added = command("show", commands.show, "one version: what it is, how it was made, what was live when")
-    added.add_argument("version", nargs="?", help="default: the live one")
-    added = command("verify", commands.verify, "check every byte of a version and replay its probes")
-    added.add_argument("version", nargs="?", help="default: the live one")
-    added.add_argument("--all", action="store_true", help="every version")
-    command("activate", commands.activate, "verify a version and make it live").add_argument("version")
-    command("rollback", commands.rollback, "go back to the version that was live before")
-    added = command("prune", commands.prune, "remove old versions (--model: of one model), and what killed processes left")
-    added.add_argument("--keep", type=at_least_one, default=3, help="how many of the newest stay (default 3)")
-    added = command("export-onnx", commands.export_onnx, "write the request-time part for ONNX Runtime")
-    added.add_argument("version", nargs="?", help="default: the live one")
-    added.add_argument("--output", type=Path, default=Path("model.onnx"))
-    _add_import(command("import", commands.import_model, "publish a model that was trained elsewhere, with its graph"))
+    def add_version(subparser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        subparser.add_argument("version", nargs="?", metavar="VERSION", help="a number; default: the live version")
+        return subparser
+
+    command("list", commands.list_versions, "list every version of every model, or of --model")
+    add_version(command("show", commands.show_version, "show a version: graph, architecture, training, scores, history"))
+    verify = add_version(command("verify", commands.verify_versions, "check every file of a version and replay its probes"))
+    verify.add_argument("--all", action="store_true", dest="all_versions", help="verify every version of the model")
+    activate = command("activate", commands.activate_version, "verify a version and make it live")
+    activate.add_argument("version", metavar="VERSION", help="a number, see `sgf-models list`")
+    command("rollback", commands.roll_back, "make the previous live version live again")
+    prune = command(
+        "prune", commands.prune_versions, "remove old versions, and what killed processes left, of every model or of --model"
+    )
+    prune.add_argument("--keep", type=at_least_one, default=3, metavar="N", help="newest versions to keep (default 3)")
+    export = add_version(command("export-onnx", commands.export_onnx, "write the request-time model for ONNX Runtime"))
+    export.add_argument("--output", type=Path, default=Path("model.onnx"), metavar="FILE", help="default: model.onnx")
+    _add_import_options(command("import", commands.import_model, "publish a model that another program has trained"))
     return parser
 
 
-def _add_import(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--layout", choices=["pyg", "authors-large", "authors-medium"], required=True)
-    parser.add_argument("--weights", type=Path, required=True, help="its state dict, as safetensors")
-    parser.add_argument("--graph", type=Path, required=True, help="graph.npz: x, edge_index, optional node_ids, class_names")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="e.g. graph_weight=0.8")
-    parser.add_argument("--states", choices=["float32", "float16"], default="float32", help="float16 halves the disk space")
-    parser.add_argument("--no-onnx", action="store_true", help="leave out model.onnx")
-    parser.add_argument("--activate", action="store_true", help="make it live")
+def _add_import_options(parser: argparse.ArgumentParser) -> None:
+    layouts, states = ["pyg", "authors-large", "authors-medium"], ["float32", "float16"]
+    parser.add_argument("--layout", choices=layouts, required=True, help="the program that the weights come from")
+    parser.add_argument("--weights", type=Path, required=True, metavar="FILE", help="state dict as safetensors")
+    parser.add_argument(
+        "--graph", type=Path, required=True, metavar="FILE", help="npz file: x, edge_index; optional node_ids, class_names"
+    )
+    setting_help = "a setting that the weights do not show, e.g. graph_weight=0.8; may be repeated"
+    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="NAME=VALUE", help=setting_help)
+    parser.add_argument("--states", choices=states, default="float32", help="float16 halves the size on disk")
+    parser.add_argument("--no-onnx", action="store_false", dest="onnx", help="do not write model.onnx")
+    parser.add_argument("--activate", action="store_true", help="make the new version live")
 
 
 if __name__ == "__main__":

@@ -1,47 +1,42 @@
 """Errors of the store.
 
 StoreError
-+-- InvalidName            a model name or version that the store does not take
++-- InvalidName            not a valid model name or version
 +-- UnknownModel           no such model in the store
 +-- UnknownVersion         no such version of the model, or none is live
 +-- NothingToRollBackTo    no earlier live version is left
-+-- LiveVersionChanged     another version went live than the one that was expected to be
-+-- SnapshotError          content that is wrong and must not be served: `.file` and `.reason`
-+-- ProbeError             an engine whose answers to the probes are wrong
-+-- StoreUnavailable       the operating system refused to read or lock a file; the content may be right
-|   +-- StoreBusy          another process held a lock of the store for longer than the limit
-+-- DataError              what a user gave or left out: a graph, labels or weights that cannot be used, which model
++-- LiveVersionChanged     the live version is not the one that the caller expected
++-- SnapshotError          wrong content, which must not be served: `.file` and `.reason`
++-- ProbeError             the answers of an engine to the probes are wrong
++-- StoreUnavailable       the operating system refused to read or lock a file; the content may be valid
+|   +-- StoreBusy          another process held a lock of the store for longer than the time limit
++-- DataError              wrong or missing input of a user: a graph, labels, weights, the name of a model
 """
 
 from __future__ import annotations
 
 
 class StoreError(Exception):
-    """Base of every error that this package raises."""
+    """The base of all errors of this package."""
 
 
-class InvalidName(StoreError):  # noqa: N818  # these names say what is the case
-    pass
+class InvalidName(StoreError): ...  # noqa: N818  # the names state a condition
 
 
-class UnknownModel(StoreError):  # noqa: N818
-    pass
+class UnknownModel(StoreError): ...  # noqa: N818
 
 
-class UnknownVersion(StoreError):  # noqa: N818
-    pass
+class UnknownVersion(StoreError): ...  # noqa: N818
 
 
-class NothingToRollBackTo(StoreError):  # noqa: N818
-    pass
+class NothingToRollBackTo(StoreError): ...  # noqa: N818
 
 
-class LiveVersionChanged(StoreError):  # noqa: N818
-    pass
+class LiveVersionChanged(StoreError): ...  # noqa: N818
 
 
 class SnapshotError(StoreError):
-    """The content of one file is wrong, on every machine that reads it."""
+    """The content of a file is wrong, for every machine that reads it."""
 
     def __init__(self, file: str, reason: str) -> None:
         super().__init__(f"{file}: {reason}")
@@ -49,17 +44,14 @@ class SnapshotError(StoreError):
         self.reason = reason
 
 
-class ProbeError(StoreError):
-    pass
+class ProbeError(StoreError): ...
 
 
 class StoreUnavailable(StoreError):  # noqa: N818
-    """This process cannot use a file now (I/O error, permission, memory, lock); a later attempt may succeed."""
+    """This process cannot use a file now (I/O error, permission, memory, lock). A later attempt may succeed."""
 
 
-class StoreBusy(StoreUnavailable):
-    pass
+class StoreBusy(StoreUnavailable): ...
 
 
-class DataError(StoreError):
-    pass
+class DataError(StoreError): ...

@@ -1,4 +1,4 @@
-"""All models below one folder: a folder per model, which `versions` describes."""
+"""All models of one store: a folder with a subfolder per model (`versions`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model_store.errors import DataError, UnknownModel
-from model_store.format.names import checked_model, is_model
-from model_store.versions import durable
+from model_store.format.layout import checked_model, is_model
+from model_store.versions.durable import make_folder
 from model_store.versions.locks import WRITER_SECONDS
 from model_store.versions.model_versions import ModelVersions, is_real_folder
 
@@ -16,40 +16,40 @@ if TYPE_CHECKING:
 
 
 class Store:
-    """All models below one folder, which need not exist yet."""
+    """All models below one folder, which may not exist yet."""
 
     def __init__(self, root: Path | str, lock_seconds: float = WRITER_SECONDS) -> None:
-        """`lock_seconds`: as of `ModelVersions`."""
+        """`lock_seconds`: see `ModelVersions`."""
         self.root, self.lock_seconds = Path(root), lock_seconds
 
     def models(self) -> list[str]:
-        """Names under which something is published."""
+        """Returns the names of the models that have a version."""
         return [versions.name for versions in self.folders() if versions.versions()]
 
     def folders(self) -> list[ModelVersions]:
-        """Every folder that a model has, also an empty one, which a failed first publication leaves."""
+        """Returns all model folders, including empty ones, which a failed first publication leaves."""
         if not self.root.is_dir():
             return []
         paths = sorted(path for path in self.root.iterdir() if is_model(path.name) and is_real_folder(path))
         return [ModelVersions(path, self.lock_seconds) for path in paths]
 
     def model(self, name: str) -> ModelVersions:
-        """The versions of one model.
+        """Returns the versions of one model.
 
         Raises:
-            UnknownModel: nothing is published under this name.
+            UnknownModel: the model does not exist or has no versions.
         """
         folder = self.root / checked_model(name)
         if not is_real_folder(folder) or not ModelVersions(folder).versions():
-            known = ", ".join(self.models()) or "none"
-            raise UnknownModel(f"there is no model {name} in this store (there: {known})")
+            names = ", ".join(self.models()) or "none"
+            raise UnknownModel(f"there is no model {name} in this store (there: {names})")
         return ModelVersions(folder, self.lock_seconds)
 
     def only_model(self) -> str:
-        """The name of the one model, for commands that were not told which.
+        """Returns the name of the only model, for commands without --model.
 
         Raises:
-            DataError: there are several, or none.
+            DataError: the store has several models, or none.
         """
         names = self.models()
         if len(names) != 1:
@@ -57,14 +57,14 @@ class Store:
         return names[0]
 
     def publish(self, name: str, contents: Contents, *, activate: bool = False, **options: Any) -> int:
-        """Writes a new version of a model and returns its number. `options` are those of `write_snapshot`.
+        """Publishes a new version of a model and returns its number. `options` are those of `write_snapshot`.
 
-        The version appears all at once, complete and flushed to the disk, or not at all.
+        The version appears complete and flushed to the disk, or not at all.
         """
         folder = self.root / checked_model(name)
-        durable.make_folder(folder)
+        make_folder(folder)
         if folder.is_symlink():
-            raise UnknownModel(f"{name} is a symbolic link, which could lead out of the store")
+            raise UnknownModel(f"{name} is a symbolic link, which could point outside the store")
         versions = ModelVersions(folder, self.lock_seconds)
         version = versions.publish(contents, **options)
         if activate:

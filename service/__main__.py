@@ -46,9 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _shown(text: str) -> int:
-    from model_store.cli.output import put_out  # here: it brings numpy along, which `serve` must set up first
+    from model_store.cli.terminal import print_output  # here: it brings numpy along, which `serve` must set up first
 
-    put_out(text)
+    print_output(text)
     return 0
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import get_args
 
 from model_store import StoreError
-from model_store.cli.flags import at_least_one, default_model, default_store
+from model_store.cli.terminal import at_least_one, default_model, default_store
 from sgformer import ConfigError, SgformerError
 from sgformer.config import FeatureTransform, GnnInput, Task
 from training.cli import commands

@@ -1,1 +1,1 @@
-"""The same model in other model servers. Each module runs in that server's own environment, see benchmarks/http_peers.py."""
+"""The same model in other model servers. Each module runs in the environment of its server (benchmarks/http_peers.py)."""

@@ -1,6 +1,6 @@
 """A BentoML service.
 
-Its method is asynchronous and answers with a pydantic model: run in a thread, or answering with a dictionary, it reached
+Its method is asynchronous and returns a pydantic model: a method in a thread, or one that returns a dictionary, reached
 fewer answers per second.
 """
 
@@ -36,6 +36,6 @@ class SGFormerService:
         self._model = Model(os.environ["BENCHMARK_STORE"])
 
     @bentoml.api
-    async def predict(self, nodes: list[int] = [], new_nodes: list[NewNode] = []) -> Answer:  # noqa: B006  # never changed
+    async def predict(self, nodes: list[int] = [], new_nodes: list[NewNode] = []) -> Answer:  # noqa: B006  # never modified
         answers = self._model.answers(nodes, [(node.id, node.features, node.neighbors) for node in new_nodes])
         return Answer.model_validate(answers)

@@ -17,10 +17,10 @@ Question = tuple[list[int], list[NewNode]]
 
 
 class SGFormerAPI(litserve.LitAPI):
-    def setup(self, device: str) -> None:  # noqa: ARG002  # the model has no other than the CPU
+    def setup(self, device: str) -> None:  # noqa: ARG002  # always the CPU
         self._model = Model(os.environ["BENCHMARK_STORE"])
 
-    def decode_request(self, request) -> Question:  # untyped: a type would be validated as one of FastAPI's parameters
+    def decode_request(self, request) -> Question:  # untyped: FastAPI would validate a typed parameter
         new_nodes = [(node["id"], node["features"], node["neighbors"]) for node in request.get("new_nodes", ())]
         return request.get("nodes", []), new_nodes
 

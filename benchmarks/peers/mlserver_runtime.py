@@ -21,11 +21,11 @@ class SGFormerRuntime(MLModel):
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        asked = {tensor.name: NumpyCodec.decode_input(tensor) for tensor in payload.inputs}
-        if "nodes" in asked:
-            shares = self._model.known(asked["nodes"])
+        inputs = {tensor.name: NumpyCodec.decode_input(tensor) for tensor in payload.inputs}
+        if "nodes" in inputs:
+            probabilities = self._model.known(inputs["nodes"])
         else:
-            shares = self._model.new(asked["features"], asked["neighbors"])
-        told = {"label": shares.argmax(axis=1).astype(np.int64), "probabilities": shares}
-        outputs = [NumpyCodec.encode_output(name, values) for name, values in told.items()]
+            probabilities = self._model.new(inputs["features"], inputs["neighbors"])
+        tensors = {"label": probabilities.argmax(axis=1).astype(np.int64), "probabilities": probabilities}
+        outputs = [NumpyCodec.encode_output(name, values) for name, values in tensors.items()]
         return InferenceResponse(model_name=self.name, outputs=outputs)

@@ -1,1 +1,1 @@
-"""The `sgf-models` command: its options, its commands and what they print."""
+"""`sgf-models`: its commands, and what the command lines of all packages share (`terminal`)."""

@@ -1,14 +1,17 @@
-"""What `sgf-models` does: every command takes its options and returns what to print."""
+"""The commands of `sgf-models`. Each takes the store, the name of a model or None, and its own options."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from model_store.cli.terminal_tables import describe, human_bytes, published, table
+from model_store.cli.terminal import describe_publication, format_bytes, format_table
 from model_store.errors import (
     DataError,
     InvalidName,
@@ -19,141 +22,163 @@ from model_store.errors import (
     UnknownModel,
     UnknownVersion,
 )
-from model_store.format.names import checked_version
+from model_store.format.layout import checked_version
 from model_store.store import Store
 from model_store.versions.model_versions import ModelVersions, Pruned
 
+if TYPE_CHECKING:
+    from model_store.publish.writer import StatesType
+
 FAILED, DAMAGED = 1, 4
+MAX_CLASSES_SHOWN = 12
 
 
 @dataclass(frozen=True)
-class Outcome:
-    result: Any
+class CommandResult:
+    content: Any
     """What --json prints."""
     text: str
-    """What a person reads."""
+    """What is printed without --json."""
     exit_code: int = 0
     warnings: tuple[str, ...] = ()
-    """For the standard error stream: the command succeeded, and something in the store needs attention."""
+    """For standard error: the command succeeded, but something in the store needs attention."""
 
 
-def list_versions(options: argparse.Namespace) -> Outcome:
-    store = Store(options.store)
-    models = [store.model(name) for name in ([options.model] if options.model else store.models())]
-    found = [entry for versions in models for entry in _entries(versions)]
-    if not found:
-        return Outcome([], f"No models in {options.store} yet. Train one (sgf-train), or import one (sgf-models import).")
-    rows = [[entry["model"], str(entry["version"]), "live" if entry["live"] else "", *_columns(entry)] for entry in found]
-    text = table(["model", "version", "", "created", "nodes", "edges", "states", "size", "scores"], rows)
-    return Outcome(found, text, warnings=_warnings(models))
+def list_versions(store: Store, model: str | None) -> CommandResult:
+    models = [store.model(name) for name in ([model] if model else store.models())]
+    entries = [entry for versions in models for entry in _list_entries(versions)]
+    if not entries:
+        return CommandResult([], f"No models in {store.root} yet. Train one (sgf-train), or import one (sgf-models import).")
+    header = ["model", "version", "", "created", "nodes", "edges", "states", "size", "scores"]
+    return CommandResult(entries, format_table(header, [_row(entry) for entry in entries]), warnings=_warnings(models))
 
 
-def show(options: argparse.Namespace) -> Outcome:
-    versions = _model(options)
-    version = _version(options, versions)
-    content = json.loads(versions.manifest(version).to_json())
-    content |= {"version": version, "live": version == versions.live()}
-    return Outcome(content, describe(content, versions.history().events))
+def show_version(store: Store, model: str | None, version: str | None) -> CommandResult:
+    versions = _select_model(store, model)
+    number = _select_version(versions, version)
+    content = json.loads(versions.manifest(number).to_json())
+    content |= {"version": number, "live": number == versions.live()}
+    history = [f"{_format_time(entry.at)}  {entry.action} {entry.version}" for entry in versions.history().entries]
+    return CommandResult(content, _describe_manifest(content, history))
 
 
-def verify(options: argparse.Namespace) -> Outcome:
-    versions = _model(options)
-    if options.all and options.version is not None:
-        raise InvalidName("say either a version or --all")
+def verify_versions(store: Store, model: str | None, version: str | None, all_versions: bool) -> CommandResult:
+    versions = _select_model(store, model)
+    if all_versions and version is not None:
+        raise InvalidName("name a version or use --all, not both")
     results: list[dict[str, Any]] = []
     lines, exit_code = [], 0
-    for version in versions.versions() if options.all else [_version(options, versions)]:
+    for number in versions.versions() if all_versions else [_select_version(versions, version)]:
         try:
-            errors = versions.verify(version)
-        except (SnapshotError, ProbeError) as error:
-            results.append({"version": version, "error": str(error)})
-            lines.append(f"{versions.name} {version}: NOT FIT TO SERVE: {error}")
-            exit_code = DAMAGED
-        except StoreUnavailable as error:
-            results.append({"version": version, "error": str(error)})
-            lines.append(f"{versions.name} {version}: NOT VERIFIED: {error}")
-            exit_code = exit_code or FAILED
+            errors = versions.verify(number)
+        except (SnapshotError, ProbeError, StoreUnavailable) as error:
+            damaged = not isinstance(error, StoreUnavailable)
+            results.append({"version": number, "error": str(error)})
+            lines.append(f"{versions.name} {number}: {'NOT FIT TO SERVE' if damaged else 'NOT VERIFIED'}: {error}")
+            exit_code = DAMAGED if damaged else exit_code or FAILED
         else:
-            results.append({"version": version, "probes": errors})
+            results.append({"version": number, "probes": errors})
             listed = ", ".join(f"{name} {error:.0e}" for name, error in errors.items())
-            lines.append(f"{versions.name} {version}: every file as published; probes off by {listed}")
-    return Outcome(results, "\n".join(lines), exit_code, _warnings([versions]))
+            lines.append(f"{versions.name} {number}: every file is as published; probe errors: {listed}")
+    return CommandResult(results, "\n".join(lines), exit_code, _warnings([versions]))
 
 
-def activate(options: argparse.Namespace) -> Outcome:
-    versions = _model(options)
+def activate_version(store: Store, model: str | None, version: str) -> CommandResult:
+    versions = _select_model(store, model)
     try:
         before = versions.live()
     except SnapshotError:
-        before = None  # activating mends it
-    versions.activate(options.version)
+        before = None  # CURRENT is damaged, and the activation repairs it
+    versions.activate(version)
     live = versions.live()
-    return Outcome({"live": live, "before": before}, f"{versions.name} {live} is live (before: {before or 'none'})")
+    previous = "it was already" if live == before else f"before: {before or 'none'}"
+    return CommandResult({"live": live, "before": before}, f"{versions.name} {live} is live ({previous})")
 
 
-def rollback(options: argparse.Namespace) -> Outcome:
-    versions = _model(options)
-    before, now = versions.live(), versions.rollback()
-    return Outcome({"live": now, "before": before}, f"{versions.name} is back at {now} (before: {before})")
+def roll_back(store: Store, model: str | None) -> CommandResult:
+    versions = _select_model(store, model)
+    before, live = versions.live(), versions.rollback()
+    return CommandResult({"live": live, "before": before}, f"{versions.name} {live} is live again (before: {before})")
 
 
-def prune(options: argparse.Namespace) -> Outcome:
-    """Of one model, or of every model: one that fails is reported, and the others are still pruned."""
-    models = [_model(options)] if options.model else Store(options.store).folders()
+def prune_versions(store: Store, model: str | None, keep: int) -> CommandResult:
+    """Prunes one model or all models. A model that fails is reported, and the other models are still pruned."""
+    models = [_select_model(store, model)] if model else store.folders()
     results: list[dict[str, Any]] = []
     lines = []
     for versions in models:
         try:
-            pruned = versions.prune(options.keep)
+            pruned = versions.prune(keep)
         except (StoreError, OSError) as error:
             results.append({"model": versions.name, "error": str(error)})
             lines.append(f"{versions.name}: NOT PRUNED: {error}")
         else:
             results.append({"model": versions.name} | asdict(pruned))
-            lines.append(f"{versions.name}: {_pruned(pruned)}")
+            lines.append(f"{versions.name}: {_describe_pruned(pruned)}")
     exit_code = FAILED if any("error" in result for result in results) else 0
-    return Outcome(results, "\n".join(lines) or f"No models in {options.store}.", exit_code, _warnings(models))
+    return CommandResult(results, "\n".join(lines) or f"No models in {store.root}.", exit_code, _warnings(models))
 
 
-def _pruned(pruned: Pruned) -> str:
-    text = f"removed {len(pruned.removed)} version(s)"
-    text += f" ({', '.join(map(str, pruned.removed))})" if pruned.removed else ""
-    text += f" and {pruned.leftovers} leftover(s) of processes that died" if pruned.leftovers else ""
-    return text + (f"; being read, kept: {', '.join(map(str, pruned.in_use))}" if pruned.in_use else "")
-
-
-def export_onnx(options: argparse.Namespace) -> Outcome:
-    versions = _model(options)
-    with versions.open(_version(options, versions)) as snapshot:
+def export_onnx(store: Store, model: str | None, version: str | None, output: Path) -> CommandResult:
+    versions = _select_model(store, model)
+    with versions.open(_select_version(versions, version)) as snapshot:
         if snapshot.onnx_path is not None:
-            shutil.copyfile(snapshot.onnx_path, options.output)
+            shutil.copyfile(snapshot.onnx_path, output)
         else:
             from model_store.publish.onnx_head import export_request_head
 
-            export_request_head(snapshot.manifest.config, snapshot.weights, options.output)
-    size = options.output.stat().st_size
-    return Outcome({"output": str(options.output), "bytes": size}, f"wrote {options.output} ({human_bytes(size)})")
+            export_request_head(snapshot.manifest.config, snapshot.weights, output)
+    size = output.stat().st_size
+    return CommandResult({"output": str(output), "bytes": size}, f"wrote {output} ({format_bytes(size)})")
 
 
-def import_model(options: argparse.Namespace) -> Outcome:
-    from model_store.publish.foreign_model import imported
+def import_model(
+    store: Store,
+    model: str | None,
+    *,
+    layout: str,
+    weights: Path,
+    graph: Path,
+    settings: Sequence[str],
+    states: StatesType,
+    onnx: bool,
+    activate: bool,
+) -> CommandResult:
+    from model_store.publish.foreign_model import import_contents
 
-    contents = imported(options.layout, options.weights, options.graph, dict(_switch(one) for one in options.set))
-    name, store = options.model or "imported", Store(options.store)
-    version = store.publish(name, contents, states=options.states, onnx=not options.no_onnx, activate=options.activate)
+    contents = import_contents(layout, weights, graph, dict(map(_parse_setting, settings)))
+    name = model or "imported"
+    version = store.publish(name, contents, states=states, onnx=onnx, activate=activate)
     manifest = store.model(name).manifest(version)
-    result = {"model": name, "version": version, "snapshot": manifest.snapshot, "live": options.activate}
-    return Outcome(result, published(name, version, manifest.sizes.nodes, options.activate))
+    content = {"model": name, "version": version, "snapshot": manifest.snapshot, "live": activate}
+    return CommandResult(content, describe_publication(name, version, manifest.sizes.nodes, activate))
 
 
-def _entries(versions: ModelVersions) -> list[dict[str, Any]]:
-    live, entries = versions.state().live, []
-    for version in versions.versions():
-        try:
-            entries.append(_entry(versions, version) | {"live": version == live})
-        except UnknownVersion:
-            continue  # pruned during the listing
-    return entries
+def _select_model(store: Store, model: str | None) -> ModelVersions:
+    """Returns the named model, or the only model of the store."""
+    try:
+        name = model or store.only_model()
+    except DataError as error:
+        # UnknownModel has the exit code that tells scripts that there is no such model.
+        raise UnknownModel(f"{error} ({store.root})") from error
+    return store.model(name)
+
+
+def _select_version(versions: ModelVersions, version: str | None) -> int:
+    """Returns the named version, or the live one."""
+    if version is not None:
+        return checked_version(version)
+    live = versions.live()
+    if live is None:
+        raise UnknownVersion(f"no version of {versions.name} is live; name a version")
+    return live
+
+
+def _parse_setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise DataError(f"--set {text!r}: expected name=value")
+    return name, value
 
 
 def _warnings(models: list[ModelVersions]) -> tuple[str, ...]:
@@ -161,58 +186,75 @@ def _warnings(models: list[ModelVersions]) -> tuple[str, ...]:
     return tuple(f"{name}: {problem}" for name, problem in problems if problem is not None)
 
 
-def _entry(versions: ModelVersions, version: int) -> dict[str, Any]:
-    entry: dict[str, Any] = {"model": versions.name, "version": version}
-    try:
-        manifest = versions.manifest(version)
-    except (SnapshotError, StoreUnavailable) as error:
-        return entry | {"damaged": str(error)}
-    return entry | {
-        "snapshot": manifest.snapshot,
-        "created": manifest.created,
-        "nodes": manifest.sizes.nodes,
-        "edges": manifest.sizes.adjacency_entries // 2,
-        "states": manifest.sizes.states,
-        "bytes": sum(file.size for file in manifest.files.values()),
-        "scores": dict(manifest.scores),
-    }
+def _list_entries(versions: ModelVersions) -> list[dict[str, Any]]:
+    live, entries = versions.state().live, []
+    for version in versions.versions():
+        entry: dict[str, Any] = {"model": versions.name, "version": version, "live": version == live}
+        try:
+            manifest = versions.manifest(version)
+        except UnknownVersion:
+            continue  # another process has just pruned it
+        except (SnapshotError, StoreUnavailable) as error:
+            entries.append(entry | {"damaged": str(error)})
+            continue
+        entry |= {"snapshot": manifest.snapshot, "created": manifest.created, "nodes": manifest.sizes.nodes}
+        entry |= {"edges": manifest.sizes.adjacency_entries // 2, "states": manifest.sizes.states}
+        entry |= {"bytes": sum(file.size for file in manifest.files.values()), "scores": dict(manifest.scores)}
+        entries.append(entry)
+    return entries
 
 
-def _columns(entry: dict[str, Any]) -> list[str]:
+def _row(entry: dict[str, Any]) -> list[str]:
+    cells = [entry["model"], str(entry["version"]), "live" if entry["live"] else ""]
     if "damaged" in entry:
-        return [f"damaged: {entry['damaged']}", "", "", "", "", ""]
-    scores = ", ".join(f"{name} {_number(score)}" for name, score in entry["scores"].items())
-    sizes = [f"{entry['nodes']:,}", f"{entry['edges']:,}", entry["states"], human_bytes(entry["bytes"])]
-    return [entry["created"], *sizes, scores]
+        return [*cells, f"damaged: {entry['damaged']}", "", "", "", "", ""]
+    scores = entry["scores"]
+    test_scores = {name: score for name, score in scores.items() if name.startswith("test_")}  # `show` prints all
+    sizes = [f"{entry['nodes']:,}", f"{entry['edges']:,}", entry["states"], format_bytes(entry["bytes"])]
+    return [*cells, _format_time(entry["created"]), *sizes, _format_values(test_scores or scores)]
 
 
-def _model(options: argparse.Namespace) -> ModelVersions:
-    """The model that was named, or the only one there is."""
-    store = Store(options.store)
+def _describe_pruned(pruned: Pruned) -> str:
+    text = f"removed {len(pruned.removed)} version(s)"
+    text += f" ({', '.join(map(str, pruned.removed))})" if pruned.removed else ""
+    text += f" and {pruned.leftovers} leftover(s) of killed processes" if pruned.leftovers else ""
+    return text + (f"; kept because in use: {', '.join(map(str, pruned.in_use))}" if pruned.in_use else "")
+
+
+def _describe_manifest(manifest: dict[str, Any], history: Sequence[str]) -> str:
+    config, states, classes = manifest["config"], manifest["states"], manifest["classes"] or []
+    rounding = max(states["error"].values())
+    rows = {
+        "model": f"{manifest['model']} {manifest['version']}{' (live)' if manifest['live'] else ''}",
+        "snapshot": manifest["snapshot"],
+        "created": _format_time(manifest["created"]),
+        "graph": f"{manifest['nodes']:,} nodes, {manifest['edges']:,} edges, {config['in_features']:,} features",
+        "task": f"{config['task']}, {config['out_features']} output(s)",
+        "classes": ", ".join(classes[:MAX_CLASSES_SHOWN]) + (" ..." if len(classes) > MAX_CLASSES_SHOWN else ""),
+        "architecture": f"{config['layers']} GCN layers, {config['heads']} head(s), hidden size {config['hidden']}, "
+        f"{config['normalization']} normalisation, GCN input {config['gnn_input']}",
+        "states": states["dtype"] + (f", answers off by at most {rounding:.1e}" if rounding else ""),
+        "size": format_bytes(sum(entry["size"] for entry in manifest["files"].values())),
+        **{key: _format_values(manifest[key]) for key in ("scores", "dataset", "training", "libraries")},
+        "history": "\n".join(history),
+    }
+    width = max(40, shutil.get_terminal_size().columns - 14)
+    lines = []
+    for name, value in rows.items():
+        parts = value.replace(" ", "\xa0").replace(",\xa0", ", ").splitlines()  # wraps after commas only
+        wrapped = [line.replace("\xa0", " ") for part in parts for line in textwrap.wrap(part, width)]
+        lines += [f"{name if not number else '':<14}{line}" for number, line in enumerate(wrapped)]
+    return "\n".join(lines)
+
+
+def _format_values(values: Mapping[str, Any]) -> str:
+    pairs = ((name, f"{value:.4g}" if isinstance(value, float) else value) for name, value in values.items())
+    return ", ".join(f"{name} {value}" for name, value in pairs if value is not None)
+
+
+def _format_time(text: str) -> str:
+    """Returns a time of the store as e.g. 2026-11-17 23:11 UTC; a text that is no time as it is."""
     try:
-        name = options.model or store.only_model()
-    except DataError as error:
-        # As this kind, it keeps the exit code that tells scripts: no such model.
-        raise UnknownModel(f"{error} ({options.store})") from error
-    return store.model(name)
-
-
-def _version(options: argparse.Namespace, versions: ModelVersions) -> int:
-    """The version that was named, or the live one."""
-    if options.version is not None:
-        return checked_version(options.version)
-    live = versions.live()
-    if live is None:
-        raise UnknownVersion(f"no version of {versions.name} is live; say which one")
-    return live
-
-
-def _switch(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise DataError(f"--set {text!r}: expected name=value")
-    return name, value
-
-
-def _number(score: Any) -> str:
-    return f"{score:.4g}" if isinstance(score, float) else str(score)
+        return f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except ValueError:
+        return text

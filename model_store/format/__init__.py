@@ -1,4 +1,4 @@
-"""The files of a snapshot: names, layouts, checks, readers and writers of single files.
+"""The files of a snapshot as docs/snapshot_format.md specifies them: names, shapes, readers, writers and checks.
 
-Belongs here: docs/snapshot_format.md as code. Does not belong here: whole versions (`publish`, `versions`).
+Each module handles one kind of file. Writing and numbering whole versions belongs in `publish` and `versions`.
 """

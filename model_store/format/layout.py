@@ -1,7 +1,8 @@
-"""Which files a snapshot has, and what each array in them must look like (docs/snapshot_format.md)."""
+"""Names in the store: models, versions, the files of a snapshot, and the shape and type of each array."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from model_store.errors import InvalidName
 from sgformer import ModelConfig, NodeStates
 
 FORMAT = 2
@@ -29,43 +31,72 @@ LOGITS = "states/logits.npy"
 STATE_TYPES = {"float32": "<f4", "float16": "<f2"}
 MAX_MANIFEST_BYTES = 16 * 2**20
 MAX_TENSOR_FILE_BYTES = 4 * 2**30
-"""Of weights, sums and probes, which are read into memory. Arrays are mapped: these cost nothing."""
+"""Limit for weights, sums and probes, which are read into memory. Array files are memory-mapped and have no limit."""
+
+_MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_VERSION_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+_TEXT_ID_TYPE = re.compile(r"\|S[1-9][0-9]{0,2}")
+_MAX_INT32 = np.iinfo(np.int32).max
+OPTIONAL_FILES = frozenset({ONNX, REPORT})
+
+
+def checked_model(name: str) -> str:
+    """Returns the name of a model if it is a safe folder name: no path separator, no leading dot. Raises InvalidName."""
+    if not isinstance(name, str) or not is_model(name):
+        raise InvalidName(
+            f"a model cannot be called {name!r}: expected 1 to 64 of a-z, 0-9, '-' and '_', beginning with a letter or digit"
+        )
+    return name
+
+
+def checked_version(version: int | str) -> int:
+    """Returns a version as a number, from a number or its digits. Raises InvalidName."""
+    if isinstance(version, bool) or not is_version(str(version)):
+        raise InvalidName(f"{version!r} is not a version: versions are the whole numbers 1, 2, 3 ...")
+    return int(version)
+
+
+def is_model(name: str) -> bool:
+    return _MODEL_NAME.fullmatch(name) is not None
+
+
+def is_version(name: str) -> bool:
+    return _VERSION_NUMBER.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """All that decides the shapes of a snapshot's arrays, besides the model's configuration."""
+    """With the model configuration, determines the shape and type of every array of a snapshot."""
 
     nodes: int
     adjacency_entries: int
-    """Every undirected edge twice."""
+    """Twice the number of undirected edges."""
     states: str
     """A key of STATE_TYPES."""
     node_id_type: str | None
-    """numpy's name of the type, where nodes have ids of their own."""
+    """numpy's name of the type, or None if the nodes have no ids."""
 
 
 @dataclass(frozen=True)
 class ArraySpec:
     shape: tuple[int, ...]
     dtype: str
-    """In numpy's notation, byte order included."""
+    """In numpy's notation, with the byte order."""
 
     @property
     def data_bytes(self) -> int:
-        size = int(np.dtype(self.dtype).itemsize)
-        for length in self.shape:
-            size *= length
-        return size
+        return math.prod(self.shape) * int(np.dtype(self.dtype).itemsize)
 
 
 def array_specs(config: ModelConfig, sizes: Sizes) -> dict[str, ArraySpec]:
-    rows = ArraySpec((sizes.nodes, config.hidden), STATE_TYPES[sizes.states])
-    specs = {state_file(name): rows for name in state_names(config)}
+    """Returns the shape and type of every npy file of a snapshot, by file name."""
+    index_type = "<i4" if sizes.nodes <= _MAX_INT32 else "<i8"
+    states = ArraySpec((sizes.nodes, config.hidden), STATE_TYPES[sizes.states])
+    specs = {state_file(name): states for name in state_names(config)}
     specs[LOGITS] = ArraySpec((sizes.nodes, config.out_features), "<f4")
-    specs[DEGREES] = ArraySpec((sizes.nodes,), "<i4" if sizes.nodes <= _MAX_INT32 else "<i8")
+    specs[DEGREES] = ArraySpec((sizes.nodes,), index_type)
     specs[INDPTR] = ArraySpec((sizes.nodes + 1,), "<i8")
-    specs[INDICES] = ArraySpec((sizes.adjacency_entries,), "<i4" if sizes.nodes <= _MAX_INT32 else "<i8")
+    specs[INDICES] = ArraySpec((sizes.adjacency_entries,), index_type)
     if sizes.node_id_type is not None:
         specs[NODE_IDS] = ArraySpec((sizes.nodes,), sizes.node_id_type)
         specs[NODE_ORDER] = ArraySpec((sizes.nodes,), "<i8")
@@ -73,14 +104,14 @@ def array_specs(config: ModelConfig, sizes: Sizes) -> dict[str, ArraySpec]:
 
 
 def state_names(config: ModelConfig) -> list[str]:
-    """The arrays of `sgformer.summarize`, by its own names. Where the GCN reads Z0, `inputs` is also its layer 0."""
+    """Returns the names that `sgformer.summarize` gives its arrays. If the GCN reads Z0, `inputs` is also its layer 0."""
     first = 1 if config.gnn_input == "shared" else 0
     layers = [f"layer_{number}" for number in range(first, config.layers + 1)]
     return ["inputs", *layers, *(f"aggregate_{number}" for number in range(1, config.layers))]
 
 
 def states_from(config: ModelConfig, arrays: Mapping[str, NDArray[Any]]) -> NodeStates:
-    """The arrays of `state_names`, put together."""
+    """Returns the node states whose arrays `state_names` lists."""
     first = arrays["inputs"] if config.gnn_input == "shared" else arrays["layer_0"]
     layers = (arrays[f"layer_{number}"] for number in range(1, config.layers + 1))
     aggregates = (arrays[f"aggregate_{number}"] for number in range(1, config.layers))
@@ -95,12 +126,7 @@ def required_files(config: ModelConfig, sizes: Sizes) -> set[str]:
     return {WEIGHTS, SUMS, PROBES, *array_specs(config, sizes)}
 
 
-OPTIONAL_FILES = frozenset({ONNX, REPORT})
-_MAX_INT32 = np.iinfo(np.int32).max
-
-
 def is_node_id_type(name: Any) -> bool:
-    """Whole numbers, or UTF-8 of one width up to 256 bytes."""
-    if name == "<i8":
-        return True
-    return isinstance(name, str) and re.fullmatch(r"\|S[1-9][0-9]{0,2}", name) is not None and int(name[2:]) <= 256
+    """True for int64 and for UTF-8 of a fixed width up to 256 bytes, in numpy's notation."""
+    is_text = isinstance(name, str) and _TEXT_ID_TYPE.fullmatch(name) is not None
+    return name == "<i8" or (is_text and int(name[2:]) <= 256)

@@ -1,4 +1,4 @@
-"""Nodes by names of their own: from an id to its row by bisection in a mapped order, so that no process holds an index."""
+"""The user's own ids of the nodes. Lookup is a binary search in memory-mapped arrays: no process builds an index."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ MAX_ID_BYTES = 256
 
 class NodeIds:
     def __init__(self, ids: NDArray[Any], order: NDArray[np.int64]) -> None:
-        """`ids[row]` names the row (whole numbers, or UTF-8); `ids[order]` rises."""
+        """`ids[row]` is the id of a row (int64 or UTF-8 bytes); `ids[order]` is sorted in ascending order."""
         self._ids, self._order = ids, order
 
     @classmethod
     def build(cls, ids: Any) -> NodeIds:
-        """From one id per node, all whole numbers or all texts.
+        """Takes one id per node, all whole numbers or all strings.
 
         Raises:
-            DataError: an id is empty, too long, of another type, or there twice.
+            DataError: an id is empty, too long, of another type, or a duplicate.
         """
-        array = _as_array(ids)
+        array = _to_array(ids)
         order = np.argsort(array, kind="stable")
-        ranked = array[order]
-        if (same := np.flatnonzero(ranked[1:] == ranked[:-1])).size:
-            first, second = sorted(order[same[0] : same[0] + 2])
-            raise DataError(f"node_ids: rows {first} and {second} have the same id {_shown(array[first])!r}")
+        ascending = array[order]
+        if (duplicates := np.flatnonzero(ascending[1:] == ascending[:-1])).size:
+            first, second = sorted(order[duplicates[0] : duplicates[0] + 2])
+            raise DataError(f"node_ids: rows {first} and {second} have the same id {_decode(array[first])!r}")
         return cls(array, order.astype(np.int64))
 
     @property
@@ -40,44 +40,43 @@ class NodeIds:
 
     @property
     def dtype(self) -> str:
-        """In numpy's notation, byte order included."""
+        """In numpy's notation, with the byte order."""
         return str(self._ids.dtype.newbyteorder("<").str)
 
     def rows(self, ids: Sequence[int | str]) -> NDArray[np.int64]:
-        """The rows of these nodes.
+        """Returns the row of each node.
 
         Raises:
-            UnknownNodeError: names the first id that no node has.
+            UnknownNodeError: names the first id that is not in the graph.
         """
-        wanted = np.array([self._encoded(one) for one in ids], dtype=self._ids.dtype)
-        places = np.searchsorted(self._ids, wanted, sorter=self._order)
+        encoded = np.array([self._encode(node_id) for node_id in ids], dtype=self._ids.dtype)
+        places = np.searchsorted(self._ids, encoded, sorter=self._order)
         rows = np.asarray(self._order[np.minimum(places, len(self._order) - 1)], dtype=np.int64)
-        if (missing := np.flatnonzero(self._ids[rows] != wanted)).size:
+        if (missing := np.flatnonzero(self._ids[rows] != encoded)).size:
             raise UnknownNodeError(f"node {ids[missing[0]]!r} is not in the graph", ids[missing[0]])
         return rows
 
     def names(self, rows: Iterable[int]) -> list[int | str]:
-        return [_shown(self._ids[row]) for row in rows]
+        """Returns the id of each row."""
+        return [_decode(self._ids[row]) for row in rows]
 
-    def _encoded(self, one: int | str) -> int | bytes:
+    def _encode(self, node_id: int | str) -> int | bytes:
         if self._ids.dtype.kind == "i":
-            if isinstance(one, bool) or not isinstance(one, int) or not -(2**63) <= one < 2**63:
-                raise UnknownNodeError(f"node {one!r} is not in the graph, whose ids are whole numbers", one)
-            return one
-        if not isinstance(one, str):
-            raise UnknownNodeError(f"node {one!r} is not in the graph, whose ids are texts", one)
-        encoded = _encoded(one)
-        # numpy would cut a longer text to the width of the ids, and could then find it.
+            if isinstance(node_id, bool) or not isinstance(node_id, int) or not -(2**63) <= node_id < 2**63:
+                raise UnknownNodeError(f"node {node_id!r} is not in the graph, whose ids are whole numbers", node_id)
+            return node_id
+        if not isinstance(node_id, str):
+            raise UnknownNodeError(f"node {node_id!r} is not in the graph, whose ids are strings", node_id)
+        encoded = _to_utf8(node_id)
+        # numpy would truncate a longer string to the width of the ids, and the truncated string could match an id.
         if len(encoded) > self._ids.dtype.itemsize or encoded.endswith(b"\0"):
-            raise UnknownNodeError(f"node {one!r} is not in the graph", one)
+            raise UnknownNodeError(f"node {node_id!r} is not in the graph", node_id)
         return encoded
 
 
-def _as_array(ids: Any) -> NDArray[Any]:
-    if isinstance(ids, list | tuple) and len({type(one) for one in ids}) > 1:
-        raise DataError(
-            "node_ids are of several types, expected all whole numbers or all texts"
-        )  # numpy would make texts of all
+def _to_array(ids: Any) -> NDArray[Any]:
+    if isinstance(ids, list | tuple) and len({type(node_id) for node_id in ids}) > 1:  # numpy would make strings of all
+        raise DataError("node_ids are of several types, expected all whole numbers or all strings")
     array = np.asarray(ids)
     if array.ndim != 1:
         raise DataError(f"node_ids have {array.ndim} dimension(s), expected one id per node")
@@ -86,15 +85,15 @@ def _as_array(ids: Any) -> NDArray[Any]:
             raise DataError(f"node_ids: {array.max()} does not fit 64-bit integers")
         return array.astype("<i8")
     if array.dtype.kind not in "UT":
-        raise DataError(f"node_ids hold {array.dtype}, expected whole numbers or texts")
-    texts = [_encoded(str(text)) for text in (ids if isinstance(ids, list | tuple) else array)]
+        raise DataError(f"node_ids hold {array.dtype}, expected whole numbers or strings")
+    texts = [_to_utf8(str(text)) for text in (ids if isinstance(ids, list | tuple) else array)]
     for row, text in enumerate(texts):
-        if not text or len(text) > MAX_ID_BYTES or b"\0" in text or not _is_utf8(text):
+        if not text or len(text) > MAX_ID_BYTES or b"\0" in text or not is_utf8(text):
             raise DataError(f"node_ids: row {row} has {text[:40]!r}, expected 1 to {MAX_ID_BYTES} bytes without NUL")
     return np.array(texts, dtype=f"S{max(map(len, texts), default=1)}")
 
 
-def _is_utf8(text: bytes) -> bool:
+def is_utf8(text: bytes) -> bool:
     try:
         text.decode()
     except UnicodeDecodeError:
@@ -102,10 +101,10 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-def _encoded(text: str) -> bytes:
-    """UTF-8; half a surrogate pair, which JSON can carry, becomes bytes that no id has."""
+def _to_utf8(text: str) -> bytes:
+    """Encodes a lone surrogate, which JSON can carry, as bytes that no valid id has."""
     return text.encode("utf-8", "surrogatepass")
 
 
-def _shown(one: Any) -> int | str:
-    return one.decode() if isinstance(one, bytes) else int(one)
+def _decode(node_id: Any) -> int | str:
+    return node_id.decode() if isinstance(node_id, bytes) else int(node_id)

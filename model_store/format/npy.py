@@ -1,4 +1,4 @@
-"""npy files: made at their full size before a byte is computed, and mapped only when their header is the expected one."""
+"""Writes and memory-maps npy files. A file is mapped only if its header is exactly the expected one."""
 
 from __future__ import annotations
 
@@ -15,72 +15,71 @@ from model_store.errors import SnapshotError
 from model_store.format.layout import ArraySpec
 
 MAX_HEADER_BYTES = 4096
+CHUNK_ROWS = 65_536
 
 
 def create(path: Path, spec: ArraySpec) -> NDArray[Any]:
-    """A new file of this shape, mapped for writing.
+    """Creates a file of this shape and returns its array, mapped for writing.
 
-    Its blocks are allocated here: a full disk is an OSError now, and not a SIGBUS when a mapped page is written.
+    Allocates all blocks of the file: a full disk raises OSError here instead of SIGBUS at a later write to a mapped page.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as file:
-        _write_header(file, spec)
-        begin = file.tell()
-        if spec.data_bytes:
-            file.flush()
-            os.posix_fallocate(file.fileno(), 0, begin + spec.data_bytes)
-    if not spec.data_bytes:
-        return np.empty(spec.shape, dtype=spec.dtype)
-    return np.memmap(path, mode="r+", dtype=spec.dtype, shape=spec.shape, offset=begin)
+    with _create_with_header(path, spec) as file:
+        offset = file.tell()
+        if not spec.data_bytes:
+            return np.empty(spec.shape, dtype=spec.dtype)
+        file.flush()
+        os.posix_fallocate(file.fileno(), 0, offset + spec.data_bytes)
+    return np.memmap(path, mode="r+", dtype=spec.dtype, shape=spec.shape, offset=offset)
 
 
-def write(path: Path, array: NDArray[Any], spec: ArraySpec, chunk_rows: int = 65_536) -> None:
-    """Writes an array as `spec` says, converted chunk by chunk."""
+def write(path: Path, array: NDArray[Any], spec: ArraySpec) -> None:
+    """Writes an array with the type of `spec`, converted in chunks to bound memory."""
     if array.shape != spec.shape:
         raise ValueError(f"{path.name} would have shape {array.shape}, expected {spec.shape}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as file:
-        _write_header(file, spec)
-        for start in range(0, len(array), chunk_rows):
-            file.write(np.ascontiguousarray(array[start : start + chunk_rows], dtype=spec.dtype).tobytes())
+    with _create_with_header(path, spec) as file:
+        for start in range(0, len(array), CHUNK_ROWS):
+            file.write(np.ascontiguousarray(array[start : start + CHUNK_ROWS], dtype=spec.dtype).tobytes())
 
 
 def open_mapped(folder: Path, name: str, spec: ArraySpec) -> NDArray[Any]:
-    """The array of a file, read-only, sharing its pages with every process that maps it.
+    """Returns the array of a file, mapped read-only: all processes that map it share its pages.
 
     Raises:
-        SnapshotError: the file is not, to the byte, what `spec` says. Nothing is allocated before that is known.
+        SnapshotError: the header or the length is not exactly what `spec` demands. Allocates nothing in that case.
     """
     with (folder / name).open("rb") as file:
-        begin = _checked_header(file, name, spec)
+        offset = _check_header(file, name, spec)
         if not spec.data_bytes:
             return np.empty(spec.shape, dtype=spec.dtype)
         pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    pages.madvise(mmap.MADV_RANDOM)  # requests read single rows: reading ahead would only fill memory
-    return np.ndarray(spec.shape, spec.dtype, buffer=pages, offset=begin)
+    pages.madvise(mmap.MADV_RANDOM)  # requests read single rows: read-ahead would only fill memory
+    return np.ndarray(spec.shape, spec.dtype, buffer=pages, offset=offset)
 
 
 def read_rows(folder: Path, name: str, spec: ArraySpec, rows: NDArray[np.int64]) -> NDArray[Any]:
-    """A few rows, read and not mapped: each mapped row would make some 64 kB around it resident."""
+    """Returns a few rows, read instead of mapped: each mapped row would make about 64 kB around it resident."""
     row_bytes = spec.data_bytes // spec.shape[0]
     with (folder / name).open("rb", buffering=0) as file:
-        begin = _checked_header(file, name, spec)
-        parts = [os.pread(file.fileno(), row_bytes, begin + int(row) * row_bytes) for row in rows]
-    return np.frombuffer(b"".join(parts), dtype=spec.dtype).reshape(len(rows), *spec.shape[1:])
+        offset = _check_header(file, name, spec)
+        data = b"".join(os.pread(file.fileno(), row_bytes, offset + int(row) * row_bytes) for row in rows)
+    return np.frombuffer(data, dtype=spec.dtype).reshape(len(rows), *spec.shape[1:])
 
 
-def _write_header(file: BinaryIO, spec: ArraySpec) -> None:
+def _create_with_header(path: Path, spec: ArraySpec) -> BinaryIO:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("xb")
     npy_format.write_array_header_1_0(file, {"descr": spec.dtype, "fortran_order": False, "shape": spec.shape})
+    return file
 
 
-def _checked_header(file: Any, name: str, spec: ArraySpec) -> int:
-    """The offset of the data. The header is parsed as a literal: no pickle, no code, no object array."""
+def _check_header(file: Any, name: str, spec: ArraySpec) -> int:
+    """Returns the offset of the data. numpy parses the header as a literal: no pickle, no code, no object array."""
     try:
         magic = npy_format.read_magic(file)
         shape, fortran_order, dtype = npy_format.read_array_header_1_0(file, max_header_size=MAX_HEADER_BYTES)
-    except (OSError, MemoryError):  # not the fault of the content
+    except (OSError, MemoryError):  # a failure of the machine, not of the content
         raise
-    except Exception as error:  # numpy's parser has many ways to fail on bytes that are no header
+    except Exception as error:  # numpy's parser raises many types of errors for malformed headers
         raise SnapshotError(name, f"not an npy file: {error}") from error
     if magic != (1, 0):
         raise SnapshotError(name, f"an npy file of version {magic}, expected 1.0")
@@ -90,7 +89,7 @@ def _checked_header(file: Any, name: str, spec: ArraySpec) -> int:
         raise SnapshotError(name, "is in Fortran order, expected C order")
     if shape != spec.shape:
         raise SnapshotError(name, f"has shape {shape}, expected {spec.shape}")
-    begin, size = int(file.tell()), os.fstat(file.fileno()).st_size
-    if size != begin + spec.data_bytes:
-        raise SnapshotError(name, f"{size:,} bytes long, expected {begin + spec.data_bytes:,} for {shape} {spec.dtype}")
-    return begin
+    offset, size = int(file.tell()), os.fstat(file.fileno()).st_size
+    if size != offset + spec.data_bytes:
+        raise SnapshotError(name, f"{size:,} bytes long, expected {offset + spec.data_bytes:,} for {shape} {spec.dtype}")
+    return offset

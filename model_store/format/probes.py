@@ -1,4 +1,4 @@
-"""Questions with the answers of the full-graph forward: what every engine must reproduce before it may go live."""
+"""Probes: questions with the answers of the full-graph forward. An engine must reproduce them before it serves."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from model_store.errors import ProbeError
 from sgformer import Answers, ModelConfig, NewNodes
 
 KNOWN = "known"
-SMALLEST = 1e-12
-"""So that a model that answers zero everywhere is compared and not divided by."""
 NEW = ("ordinary", "isolated", "hub", "joint")
+MIN_SCALE = 1e-12
+"""Avoids a division by zero for a model whose answers are all zero."""
 
 
 class Engine(Protocol):
-    """Whatever answers from a snapshot. A `Snapshot` is one itself."""
+    """Answers questions from a snapshot. `Snapshot` is an engine itself."""
 
     def known(self, nodes: NDArray[np.int64], /) -> Answers: ...
 
@@ -34,14 +34,16 @@ class Probe:
     answers: Answers
 
     def asked_of(self, engine: Engine) -> Answers:
+        """Returns the engine's answers to the question."""
         question = self.question
         return engine.extended(question) if isinstance(question, NewNodes) else engine.known(question)
 
-    def differences(self, found: Answers) -> tuple[float, float]:
-        """Largest difference of the embeddings, and of the logits. NaN where these answers are NaN."""
-        pairs = ((found.embeddings, self.answers.embeddings), (found.logits, self.answers.logits))
-        embeddings, logits = (_difference(np.asarray(one), np.asarray(other)) for one, other in pairs)
-        return embeddings, logits
+    def differences(self, answers: Answers) -> tuple[float, float]:
+        """Returns the largest difference of the embeddings, and of the logits; NaN where `answers` holds NaN."""
+        return (
+            _largest_difference(np.asarray(answers.embeddings), np.asarray(self.answers.embeddings)),
+            _largest_difference(np.asarray(answers.logits), np.asarray(self.answers.logits)),
+        )
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,10 @@ class Probes:
     probes: tuple[Probe, ...]
 
     def replay(self, engine: Engine, tolerance: float) -> dict[str, float]:
-        """The error of every probe.
+        """Returns the error of every probe, by name.
 
         Raises:
-            ProbeError: some probe is further off than `tolerance`.
+            ProbeError: the error of a probe exceeds `tolerance`.
         """
         errors = {probe.name: self.error(probe, probe.asked_of(engine)) for probe in self.probes}
         wrong = {name: error for name, error in errors.items() if not error <= tolerance}
@@ -61,32 +63,36 @@ class Probes:
             raise ProbeError(f"answers differ from the full-graph forward: {listed}; allowed is {tolerance:.1e}")
         return errors
 
-    def error(self, probe: Probe, found: Answers) -> float:
-        """How far answers to one probe are off, as a share of the largest number that any probe expects.
+    def error(self, probe: Probe, answers: Answers) -> float:
+        """Returns the largest difference from a probe's answers, relative to the largest number that any probe expects.
 
-        Of any: a single answer may happen to be close to zero, where no float32 sum of larger numbers has digits left.
+        Relative to all probes: a single answer may be close to zero, where a float32 sum of larger numbers has no digits.
         """
-        largest = (
-            max(float(np.abs(one.answers.embeddings).max()) for one in self.probes),
-            max(float(np.abs(one.answers.logits).max()) for one in self.probes),
+        scales = (
+            max(float(np.abs(other.answers.embeddings).max()) for other in self.probes),
+            max(float(np.abs(other.answers.logits).max()) for other in self.probes),
         )
-        shares = [off / max(scale, SMALLEST) for off, scale in zip(probe.differences(found), largest, strict=True)]
-        return float(np.max(shares))  # numpy's, because Python's own maximum passes over NaN
+        differences = zip(probe.differences(answers), scales, strict=True)
+        # numpy's maximum: Python's ignores NaN.
+        return float(np.max([difference / max(scale, MIN_SCALE) for difference, scale in differences]))
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
         tensors: dict[str, NDArray[Any]] = {}
         for probe in self.probes:
-            answers = {"embeddings": probe.answers.embeddings, "logits": probe.answers.logits}
-            parts = answers | _question_parts(probe.question)
+            parts = {"embeddings": probe.answers.embeddings, "logits": probe.answers.logits}
+            if isinstance(probe.question, NewNodes):
+                parts |= {part: getattr(probe.question, part) for part in ("features", "neighbors", "counts", "edges")}
+            else:
+                parts["nodes"] = probe.question
             tensors |= {f"{probe.name}.{part}": np.asarray(array) for part, array in parts.items()}
         return tensors
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], config: ModelConfig, num_nodes: int) -> Probes:
-        """The inverse of `to_tensors`; every question is checked as a user's would be, every answer for its shape.
+        """The inverse of `to_tensors`. Checks every question as a user's request, and every answer for its shape.
 
         Raises:
-            ValueError: what is wrong, and with which tensor.
+            ValueError: names the tensor and what is wrong with it.
         """
         _check_tensors(tensors)
         nodes = tensors[f"{KNOWN}.nodes"]
@@ -103,43 +109,30 @@ class Probes:
 
 
 _DIMENSIONS = {"nodes": 1, "features": 2, "neighbors": 1, "counts": 1, "edges": 2, "embeddings": 2, "logits": 2}
-_WHOLE = ("nodes", "neighbors", "counts", "edges")
+_INTEGER_PARTS = ("nodes", "neighbors", "counts", "edges")
 
 
 def _check_tensors(tensors: Mapping[str, NDArray[Any]]) -> None:
-    """Exactly the expected tensors, of the expected kinds: what follows may then look into them."""
+    """Checks that exactly the expected tensors are there, with the expected types and dimensions."""
     expected = {f"{KNOWN}.{part}" for part in ("nodes", "embeddings", "logits")}
     expected |= {f"{name}.{part}" for name in NEW for part in _DIMENSIONS if part != "nodes"}
     if tensors.keys() != expected:
-        raise ValueError(
-            f"lacks {sorted(expected - tensors.keys())!a}, has unknown {sorted(tensors.keys() - expected)[:5]!a}"
-        )
+        missing, unknown = sorted(expected - tensors.keys()), sorted(tensors.keys() - expected)[:5]
+        raise ValueError(f"lacks {missing!a}, has unknown {unknown!a}")
     for name, array in tensors.items():
         part = name.partition(".")[2]
-        kinds = (np.int64,) if part in _WHOLE else (np.float32, np.float64)
-        if array.ndim != _DIMENSIONS[part] or array.dtype not in kinds:
+        dtypes = (np.int64,) if part in _INTEGER_PARTS else (np.float32, np.float64)
+        if array.ndim != _DIMENSIONS[part] or array.dtype not in dtypes:
             raise ValueError(f"{name} is {array.dtype} with {array.ndim} dimension(s)")
 
 
-def _question_parts(question: NDArray[np.int64] | NewNodes) -> dict[str, NDArray[Any]]:
-    if not isinstance(question, NewNodes):
-        return {"nodes": question}
-    return {
-        "features": np.asarray(question.features),
-        "neighbors": question.neighbors,
-        "counts": question.counts,
-        "edges": question.edges,
-    }
-
-
 def _new_nodes(tensors: Mapping[str, NDArray[Any]], name: str, config: ModelConfig, num_nodes: int) -> NewNodes:
-    counts, edges = tensors[f"{name}.counts"], tensors[f"{name}.edges"]
-    if (counts < 0).any() or counts.sum() != len(tensors[f"{name}.neighbors"]) or edges.shape[0] != 2:
+    neighbors, counts, edges = (tensors[f"{name}.{part}"] for part in ("neighbors", "counts", "edges"))
+    if (counts < 0).any() or counts.sum() != len(neighbors) or edges.shape[0] != 2:
         raise ValueError(f"{name}: {counts.tolist()[:9]} neighbours and edges of shape {edges.shape} do not fit together")
-    lists = np.split(tensors[f"{name}.neighbors"], np.cumsum(counts)[:-1])
     return NewNodes.build(
         tensors[f"{name}.features"],
-        [list(map(int, ids)) for ids in lists],
+        [ids.tolist() for ids in np.split(neighbors, np.cumsum(counts)[:-1])],
         num_nodes=num_nodes,
         num_features=config.in_features,
         edges=[(int(left), int(right)) for left, right in edges.T],
@@ -155,5 +148,5 @@ def _check_answers(name: str, answers: Answers, count: int, config: ModelConfig)
             raise ValueError(f"{name}.{part} has shape {array.shape}, expected {shape} and finite numbers")
 
 
-def _difference(found: NDArray[Any], expected: NDArray[Any]) -> float:
-    return float(np.abs(found - expected).max()) if found.shape == expected.shape else float("inf")
+def _largest_difference(array: NDArray[Any], expected: NDArray[Any]) -> float:
+    return float(np.abs(array - expected).max()) if array.shape == expected.shape else float("inf")

@@ -1,7 +1,7 @@
-"""Checks that the arrays of a snapshot make a graph: indices inside it, lists that rise, degrees and ids that agree.
+"""Checks that the arrays of a snapshot form a graph: valid indices, sorted neighbour lists, matching degrees and ids.
 
-Arrays are read in runs, so that checking a large graph needs little memory. Runs of ids are short, because numpy and the
-decoder hold the interpreter while they work on texts, and a worker that loads a version answers requests meanwhile.
+Reads the arrays in chunks to bound memory. Chunks of ids are short because numpy and the UTF-8 decoder hold the interpreter
+lock while they work on strings, and a worker answers requests while it loads a version.
 """
 
 from __future__ import annotations
@@ -14,65 +14,62 @@ from numpy.typing import NDArray
 
 from model_store.errors import SnapshotError
 from model_store.format.layout import DEGREES, INDICES, INDPTR, NODE_IDS, NODE_ORDER
+from model_store.format.node_ids import is_utf8
 from sgformer import Adjacency
 
-RUN = 1_000_000
-ID_RUN_BYTES = 2**17
+CHUNK_ENTRIES = 1_000_000
+ID_CHUNK_BYTES = 2**17
 
 
 def check_structure(arrays: Mapping[str, NDArray[Any]]) -> None:
-    """A hash proves that files are as published; this proves that what was published is a graph.
+    """Checks what hashes cannot: they prove that the files are as published, not that they hold a graph.
 
     Raises:
-        SnapshotError: names the file that does not fit.
+        SnapshotError: names the file that is wrong.
     """
-    _check_graph(Adjacency(arrays[INDPTR], arrays[INDICES]))
+    _check_adjacency(Adjacency(arrays[INDPTR], arrays[INDICES]))
     _check_degrees(arrays[DEGREES], arrays[INDPTR])
     if NODE_ORDER in arrays:
         _check_node_order(arrays[NODE_IDS], arrays[NODE_ORDER])
 
 
-def _check_graph(adjacency: Adjacency) -> None:
+def _check_adjacency(adjacency: Adjacency) -> None:
     indptr, indices = adjacency.indptr, adjacency.indices
     if indptr[0] != 0 or indptr[-1] != len(indices):
         raise SnapshotError(INDPTR, f"runs from {indptr[0]} to {indptr[-1]}, expected 0 to {len(indices)}")
-    for start in range(0, len(indptr) - 1, RUN):
-        if (np.diff(indptr[start : start + RUN + 1]) < 0).any():
-            raise SnapshotError(INDPTR, "falls somewhere, expected numbers that never fall")
-    for start in range(0, len(indices), RUN):
-        run = indices[start : start + RUN + 1]
-        if run.min() < 0 or run.max() >= adjacency.num_nodes:
+    for start in range(0, len(indptr) - 1, CHUNK_ENTRIES):
+        if (np.diff(indptr[start : start + CHUNK_ENTRIES + 1]) < 0).any():
+            raise SnapshotError(INDPTR, "decreases, expected numbers that never decrease")
+    for start in range(0, len(indices), CHUNK_ENTRIES):
+        chunk = indices[start : start + CHUNK_ENTRIES + 1]
+        if chunk.min() < 0 or chunk.max() >= adjacency.num_nodes:
             raise SnapshotError(INDICES, f"names a node outside 0 to {adjacency.num_nodes - 1}")
-        # Neighbours rise within a list: where they fall, a new list must begin.
-        falls = start + 1 + np.flatnonzero(run[1:] <= run[:-1])
-        if (indptr[np.searchsorted(indptr, falls)] != falls).any():
-            raise SnapshotError(INDICES, "has a list of neighbours that does not rise")
+        # Neighbours ascend within a list: where they do not, a new list must begin.
+        breaks = start + 1 + np.flatnonzero(chunk[1:] <= chunk[:-1])
+        if (indptr[np.searchsorted(indptr, breaks)] != breaks).any():
+            raise SnapshotError(INDICES, "has a list of neighbours that is not in ascending order")
 
 
 def _check_degrees(degrees: NDArray[Any], indptr: NDArray[Any]) -> None:
-    for start in range(0, len(degrees), RUN):
-        if (degrees[start : start + RUN] != np.diff(indptr[start : start + RUN + 1])).any():
+    for start in range(0, len(degrees), CHUNK_ENTRIES):
+        if (degrees[start : start + CHUNK_ENTRIES] != np.diff(indptr[start : start + CHUNK_ENTRIES + 1])).any():
             raise SnapshotError(DEGREES, f"does not agree with {INDPTR}")
 
 
 def _check_node_order(ids: NDArray[Any], order: NDArray[Any]) -> None:
     if order.min() < 0 or order.max() >= len(ids):
         raise SnapshotError(NODE_ORDER, f"names a row outside 0 to {len(ids) - 1}")
-    rows = max(1, ID_RUN_BYTES // ids.dtype.itemsize)
+    rows = max(1, ID_CHUNK_BYTES // ids.dtype.itemsize)
     for start in range(0, len(order), rows):
-        run = ids[order[start : start + rows + 1]]
-        if (run[1:] <= run[:-1]).any():
-            raise SnapshotError(NODE_ORDER, f"does not put {NODE_IDS} in rising order, each id once")
-        if run.dtype.kind == "S" and not _is_utf8(run):
+        chunk = ids[order[start : start + rows + 1]]
+        if (chunk[1:] <= chunk[:-1]).any():
+            raise SnapshotError(NODE_ORDER, f"does not put {NODE_IDS} in ascending order, each id once")
+        if chunk.dtype.kind == "S" and not is_utf8(_join_with_zero_bytes(chunk)):
             raise SnapshotError(NODE_IDS, "has an id that is not UTF-8")
 
 
-def _is_utf8(run: NDArray[np.bytes_]) -> bool:
-    """Decodes all ids as one text, a zero byte behind each, so that no character can span two ids."""
-    separated = np.zeros((len(run), run.dtype.itemsize + 1), dtype=np.uint8)
-    separated[:, :-1] = run.view(np.uint8).reshape(len(run), -1)
-    try:
-        separated.tobytes().decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+def _join_with_zero_bytes(ids: NDArray[np.bytes_]) -> bytes:
+    """Returns all ids as one string, a zero byte after each, so that no character can span two ids."""
+    separated = np.zeros((len(ids), ids.dtype.itemsize + 1), dtype=np.uint8)
+    separated[:, :-1] = ids.view(np.uint8).reshape(len(ids), -1)
+    return separated.tobytes()

@@ -1,4 +1,4 @@
-"""safetensors files: written for any reader, read only as what they are expected to be."""
+"""Writes and reads safetensors files: the weights, the sums and the probes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Tensors = dict[str, NDArray[Any]]
 
 def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
     save_file({name: np.asarray(array, order="C") for name, array in tensors.items()}, path)
-    path.chmod(0o644)  # safetensors keeps its files to their owner; a service may run as another user
+    path.chmod(0o644)  # safetensors creates files that only their owner can read; a service may run as another user
 
 
 def read_tensors(folder: Path, name: str) -> Tensors:
-    """All tensors of a file. Their number and sizes are bounded by the file's own size, which is checked first.
+    """Returns all tensors of a file. The file's size, which is checked first, bounds the memory they need.
 
     Raises:
-        SnapshotError: not a safetensors file, or larger than we are ready to hold.
+        SnapshotError: not a safetensors file, or larger than the limit.
     """
     size = (folder / name).stat().st_size
     if size > MAX_TENSOR_FILE_BYTES:

@@ -1,4 +1,4 @@
-"""From a trained or imported model and its graph to the files of a snapshot.
+"""Writes a trained or imported model and its graph as the files of a snapshot.
 
-Everything here may load torch. Nothing here knows which version is live (`versions`).
+Modules here may load torch. Version numbers and the live version belong in `versions`.
 """

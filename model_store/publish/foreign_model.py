@@ -1,4 +1,4 @@
-"""A model from elsewhere, with a graph, becomes a snapshot: weights in the layout of PyTorch Geometric or of the authors."""
+"""Imports a model with the weights of PyTorch Geometric or of the authors' code, together with its graph."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LAYOUTS: dict[str, Callable[..., SGFormer]] = {
 }
 
 
-def imported(layout: str, weights: Path, graph: Path, switches: Mapping[str, str]) -> Contents:
-    """What to publish for a state dict (safetensors) and a `graph.npz`.
+def import_contents(layout: str, weights: Path, graph: Path, settings: Mapping[str, str]) -> Contents:
+    """Returns what to publish for a state dict (safetensors) and a `graph.npz`.
 
     Args:
-        switches: settings of the original model that its tensors do not show, e.g. {"graph_weight": "0.5"}: the keyword
-            arguments of `from_pyg`, `from_authors_large` or `from_authors_medium`.
+        settings: settings of the original model that its tensors do not show, e.g. {"graph_weight": "0.5"}; these are
+            the keyword arguments of `from_pyg`, `from_authors_large` or `from_authors_medium`.
 
     Raises:
         DataError: a file cannot be read, or does not fit the layout.
@@ -38,7 +38,7 @@ def imported(layout: str, weights: Path, graph: Path, switches: Mapping[str, str
     build = LAYOUTS[layout]
     file = read_graph_file(graph)
     try:
-        model = build(read_tensors(weights.parent, weights.name), **_parsed(build, switches))
+        model = build(read_tensors(weights.parent, weights.name), **_parse_settings(build, settings))
     except (SgformerError, SnapshotError, OSError) as error:
         raise DataError(f"{weights.name} as {layout}: {error}") from error
     config = model.config
@@ -51,22 +51,20 @@ def imported(layout: str, weights: Path, graph: Path, switches: Mapping[str, str
         file.node_ids,
         file.class_names,
         dataset={"name": graph.name},
-        training={"imported_from": layout, "weights": weights.name, "switches": dict(switches)},
+        training={"imported_from": layout, "weights": weights.name, "switches": dict(settings)},
     )
 
 
-def _parsed(build: Callable[..., Any], switches: Mapping[str, str]) -> dict[str, Any]:
-    """Texts as the types of the function's own defaults."""
-    known = {name: one for name, one in inspect.signature(build).parameters.items() if one.kind is one.KEYWORD_ONLY}
-    parsed: dict[str, Any] = {}
-    for name, text in switches.items():
-        if name not in known:
-            raise DataError(f"there is no setting {name!r}, expected one of {', '.join(known)}")
-        parsed[name] = _value(name, text, known[name].default)
-    return parsed
+def _parse_settings(build: Callable[..., Any], settings: Mapping[str, str]) -> dict[str, Any]:
+    """Converts each text to the type of the default of the keyword argument."""
+    parameters = inspect.signature(build).parameters.values()
+    defaults = {parameter.name: parameter.default for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+    if unknown := [name for name in settings if name not in defaults]:
+        raise DataError(f"there is no setting {unknown[0]!r}, expected one of {', '.join(defaults)}")
+    return {name: _parse_value(name, text, defaults[name]) for name, text in settings.items()}
 
 
-def _value(name: str, text: str, default: Any) -> Any:
+def _parse_value(name: str, text: str, default: Any) -> Any:
     if isinstance(default, bool):
         if text not in ("true", "false"):
             raise DataError(f"{name} is {text!r}, expected true or false")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from model_store.errors import ProbeError, StoreError
 from model_store.format import npy
-from model_store.format.digests import sha256_of_all
+from model_store.format.files import sha256_of_all
 from model_store.format.layout import (
     DEGREES,
     INDICES,
@@ -36,11 +36,10 @@ from model_store.format.layout import (
     required_files,
     state_file,
 )
-from model_store.format.logits_file import write_logits
 from model_store.format.manifest import FileEntry, Manifest
 from model_store.format.node_ids import NodeIds
 from model_store.format.probes import Probes
-from model_store.format.sums_file import write_sums
+from model_store.format.sums_and_logits import write_logits, write_sums
 from model_store.format.tensors import write_tensors
 from model_store.publish import onnx_head as request_head
 from model_store.publish.probe_writer import full_forward_probes

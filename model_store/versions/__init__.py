@@ -1,4 +1,4 @@
-"""The versions of a model: numbering, the live one, history, locks, durable writes and pruning.
+"""The versions of one model: their numbers, the live version and its history, locks, durable writes and pruning.
 
-Belongs here: folders and their states. Does not belong here: the content of a snapshot (`format`).
+This folder handles whole version folders. The content of a snapshot belongs in `format`.
 """

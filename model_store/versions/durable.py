@@ -1,4 +1,4 @@
-"""Writes that survive: after these functions return, a power cut finds the new content or the old, never a mixture."""
+"""Durable writes: after a power cut, a file has its old content or its new content, never a mixture."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Replaces a small file: written beside, flushed, renamed over."""
-    beside = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
+    """Replaces a small file: writes a temporary file beside it, flushes it, and renames it."""
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
     try:
-        with beside.open("xb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     sync(path.parent)
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder with its parents, each of them durably."""
+    """Creates a folder and its missing parents, each durably."""
     if not path.exists():
         make_folder(path.parent)
         path.mkdir(exist_ok=True)
@@ -31,7 +31,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flushes one file, or the entries of one folder, to the disk."""
+    """Flushes a file, or the entries of a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -42,8 +42,5 @@ def sync(path: Path) -> None:
 def sync_tree(folder: Path) -> None:
     """Flushes everything in a folder, then the folder itself."""
     for path in folder.iterdir():
-        if path.is_dir():
-            sync_tree(path)
-        else:
-            sync(path)
+        (sync_tree if path.is_dir() else sync)(path)
     sync(folder)

@@ -1,4 +1,4 @@
-"""What a process that dies leaves beside the versions of a model, and how it is told from what a living one is writing."""
+"""The hidden files and folders beside the versions of a model, and the removal of what killed processes left."""
 
 from __future__ import annotations
 
@@ -12,27 +12,22 @@ PUBLISHING, REMOVING = ".publishing-", ".removing-"
 
 
 def lock_of(staging: Path) -> Path:
+    """Returns the lock file that a publisher holds while it writes this folder."""
     return staging.with_name(f"{staging.name}{LOCK}")
 
 
 def remove_leftovers(folder: Path) -> int:
-    """Removes what dead processes left, and returns how much of it there was; the caller holds the model's lock."""
-    return sum(_remove(path) for path in _found(folder))
+    """Removes what killed processes left in a model's folder, and returns the count. The caller holds the model's lock."""
+    prefixes = (PUBLISHING, REMOVING, f".{CURRENT}-", f".{HISTORY}-")
+    hidden = (path for path in folder.iterdir() if path.name.startswith(prefixes))
+    return sum(map(_remove_unless_in_use, sorted({path.with_name(path.name.removesuffix(LOCK)) for path in hidden})))
 
 
-def _found(folder: Path) -> list[Path]:
-    """What publishing, pruning and going live hide here while they work; nothing else that begins with a dot."""
-    ours = (PUBLISHING, REMOVING, f".{CURRENT}-", f".{HISTORY}-")
-    found = (path for path in folder.iterdir() if path.name.startswith(ours))
-    return sorted({path.with_name(path.name.removesuffix(LOCK)) for path in found})
-
-
-def _remove(path: Path) -> bool:
-    """A publisher holds its lock as long as it lives."""
+def _remove_unless_in_use(path: Path) -> bool:
     lock = lock_of(path)
-    with exclusive_unless_held(lock) as ours:
-        if lock.exists() and not ours:
-            return False
+    with exclusive_unless_held(lock) as lock_was_free:
+        if lock.exists() and not lock_was_free:
+            return False  # a living publisher holds it
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:

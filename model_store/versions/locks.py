@@ -1,4 +1,4 @@
-"""File locks (flock) that the kernel releases when their holder dies. Every wait for a lock has a limit."""
+"""File locks (flock). The kernel releases a lock when its holder dies. Every wait for a lock has a time limit."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 from model_store.errors import StoreBusy
 
 READER_SECONDS = 5.0
-"""Default limit for a shared lock: pruning holds the exclusive one for the duration of a rename."""
+"""Default time limit for a shared lock: pruning holds the exclusive lock only during a rename."""
 WRITER_SECONDS = 600.0
-"""Default limit for an exclusive lock: a roll-back and pruning hold it while they verify or remove large versions."""
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.001, 0.05
+"""Default time limit for an exclusive lock: roll-back and pruning hold it while they verify or remove large versions."""
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.001, 0.05
 
 
 @contextmanager
 def exclusive(path: Path, seconds: float = WRITER_SECONDS) -> Iterator[None]:
-    """Holds the exclusive lock of this file, which is created if it does not exist.
+    """Holds the exclusive lock of a file, which is created if it does not exist.
 
     Raises:
         StoreBusy: another holder did not release the lock within `seconds`.
@@ -35,10 +35,10 @@ def exclusive(path: Path, seconds: float = WRITER_SECONDS) -> Iterator[None]:
 
 @contextmanager
 def exclusive_unless_held(path: Path) -> Iterator[bool]:
-    """Yields whether the lock of this file was free; the block then holds it. False where the file does not exist."""
+    """Yields True and holds the lock if it is free; yields False if it is held or the file does not exist."""
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        # To write: over NFS an exclusive lock needs it. Elsewhere the file may belong to another user.
+        # NFS grants an exclusive lock only on a file that is open for writing.
         handle = os.open(path, os.O_RDWR | flags)
     except PermissionError:
         handle = os.open(path, os.O_RDONLY | flags)
@@ -46,16 +46,16 @@ def exclusive_unless_held(path: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        yield _locks_now(handle, fcntl.LOCK_EX)
+        yield _try_lock(handle, fcntl.LOCK_EX)
     finally:
         os.close(handle)
 
 
 class SharedLock:
-    """A shared lock on an open file, until `release`. Any number of readers hold it; no writer meanwhile."""
+    """A shared lock on an open file, held until `release`. Many readers can hold it at once; it excludes writers."""
 
     def __init__(self, handle: int, path: Path, seconds: float = READER_SECONDS) -> None:
-        """Takes over the file descriptor of `path`. Raises StoreBusy as `exclusive` does."""
+        """Takes ownership of `handle`, the descriptor of `path`. Raises StoreBusy as `exclusive` does."""
         self._handle: int | None = handle
         try:
             _lock(handle, fcntl.LOCK_SH, path, seconds)
@@ -70,17 +70,17 @@ class SharedLock:
 
 
 def _lock(handle: int, operation: int, path: Path, seconds: float) -> None:
-    """Polls: flock itself has no time limit."""
-    end, pause = time.monotonic() + seconds, FIRST_PAUSE_SECONDS
-    while not _locks_now(handle, operation):
+    """Polls, because flock has no time limit of its own."""
+    end, pause = time.monotonic() + seconds, MIN_PAUSE_SECONDS
+    while not _try_lock(handle, operation):
         if time.monotonic() >= end:
             name = f"{path.parent.name}/{path.name}"
             raise StoreBusy(f"the lock {name} is held by another process for more than {seconds:g} s")
         time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
 
-def _locks_now(handle: int, operation: int) -> bool:
+def _try_lock(handle: int, operation: int) -> bool:
     try:
         fcntl.flock(handle, operation | fcntl.LOCK_NB)
     except BlockingIOError:

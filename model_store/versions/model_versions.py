@@ -1,10 +1,10 @@
-"""The versions of one model, and which one is live: a folder per version, and CURRENT.
+"""The versions of one model, and which of them is live.
 
-<store>/<model>/CURRENT            the live version's number
-<store>/<model>/HISTORY            what was live before (`history`)
 <store>/<model>/1, 2, 3 ...        snapshots, immutable
-<store>/<model>/.publishing-*      being written, or left by a process that died; `prune` removes the latter
-<store>/<model>/.removing-*        being removed
+<store>/<model>/CURRENT            the number of the live version
+<store>/<model>/HISTORY            earlier live versions (`activation_log`)
+<store>/<model>/.publishing-*      a version being written, or left by a killed process
+<store>/<model>/.removing-*        a version being removed, or left by a killed process
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from model_store.errors import LiveVersionChanged, NothingToRollBackTo, ProbeError, SnapshotError, UnknownVersion
-from model_store.format.layout import MANIFEST, REPORT
+from model_store.format.layout import MANIFEST, REPORT, checked_version, is_version
 from model_store.format.manifest import Manifest
-from model_store.format.names import checked_version, is_version
-from model_store.snapshot import Snapshot, Verify, read_listed, read_manifest
-from model_store.versions import durable
-from model_store.versions.history import Action, Event, History
+from model_store.snapshot import Snapshot, Verify, read_listed_file, read_manifest
+from model_store.versions.activation_log import ActivationLog, History, HistoryEntry, LogState
+from model_store.versions.durable import sync, sync_tree
 from model_store.versions.leftovers import CURRENT, LOCK, PUBLISHING, REMOVING, lock_of, remove_leftovers
-from model_store.versions.live_version import LiveLog, LiveState
 from model_store.versions.locks import READER_SECONDS, WRITER_SECONDS, exclusive, exclusive_unless_held
 
 if TYPE_CHECKING:
@@ -39,89 +37,83 @@ if TYPE_CHECKING:
 class Pruned:
     removed: list[int]
     leftovers: int
-    """Folders that died publishers or pruners had left."""
+    """The number of hidden files and folders that killed processes had left."""
     in_use: list[int]
-    """Old versions that stay because somebody reads them."""
+    """Old versions that were kept because a process has them open."""
 
 
 class ModelVersions:
-    """The versions of one model. Every method may be called by any number of processes at once."""
+    """The versions of one model. Any number of processes may call any method at the same time."""
 
     def __init__(self, folder: Path, lock_seconds: float = WRITER_SECONDS) -> None:
-        """`lock_seconds`: how long a method that changes the store waits for other processes; then it raises StoreBusy."""
+        """`lock_seconds`: time limit of a wait for the model's lock; a method that needs it then raises StoreBusy."""
         self.folder, self.name, self.lock_seconds = folder, folder.name, lock_seconds
-        self._log = LiveLog(folder)
+        self._log = ActivationLog(folder)
 
     def versions(self) -> list[int]:
+        """Returns the numbers of all versions in ascending order."""
         return sorted(int(path.name) for path in self.folder.iterdir() if is_version(path.name) and is_real_folder(path))
 
     def live(self) -> int | None:
-        """The live version's number.
-
-        Raises:
-            SnapshotError: CURRENT is damaged. Activating any version mends it.
-        """
+        """Returns the number of the live version. Raises SnapshotError if CURRENT is damaged; any activation repairs it."""
         return self._log.live()
 
     def history(self) -> History:
-        """What was live, in order; the last event is the present state. Lines that cannot be understood are counted.
-
-        Raises:
-            SnapshotError: CURRENT is damaged. Activating any version mends it.
-        """
+        """Returns the activations and roll-backs in order; the last entry is the present state. Raises as `live` does."""
         return self._log.history()
 
-    def state(self) -> LiveState:
-        """The live version and the history as far as they can be read, and what is damaged. Raises nothing for damage."""
+    def state(self) -> LogState:
+        """Returns the live version and the history as far as they can be read, and a description of any damage."""
         return self._log.state()
 
     def manifest(self, version: int | str) -> Manifest:
-        """The manifest alone, its own hash checked, its files not."""
+        """Returns the manifest after checking its own hash. Does not check the files that it lists."""
         number = checked_version(version)
-        with self._saying_what_is_there():
-            return self._own(read_manifest(self.folder / str(number)))
+        with self._listing_versions_in_errors():
+            return self._check_model(read_manifest(self.folder / str(number)))
 
     def report(self, version: int | str) -> bytes | None:
-        """The training report, verified; None where the version has none. Reads the manifest and this file only."""
+        """Returns the training report after checking its hash; None if the version has no report."""
         manifest = self.manifest(version)
-        return read_listed(self.folder / str(version), manifest, REPORT) if REPORT in manifest.files else None
+        return read_listed_file(self.folder / str(version), manifest, REPORT) if REPORT in manifest.files else None
 
     def open(self, version: int | str | None = None, verify: Verify = "full") -> Snapshot:
         """Opens a version, by default the live one.
 
         Raises:
-            UnknownVersion: no such version, or none is live.
-            SnapshotError: its content is wrong, and why.
-            StoreUnavailable: it cannot be read now.
+            UnknownVersion: the version does not exist, or no version is live.
+            SnapshotError: the content is wrong.
+            StoreUnavailable: the version cannot be read now.
         """
         if version is not None:
-            return self._opened(checked_version(version), verify)
+            return self._open(checked_version(version), verify)
         while True:
-            live = self._live_or_fail()
+            live = self._require_live()
             try:
-                return self._opened(live, verify)
+                return self._open(live, verify)
             except UnknownVersion:
-                # Between our two steps another version may have gone live, and this one been pruned.
+                # Another process may have activated another version and pruned this one since `live` was read.
                 if self.live() == live:
                     raise SnapshotError(CURRENT, f"names version {live}, which is not there") from None
 
     def verify(self, version: int | str | None = None) -> dict[str, float]:
-        """Every check of opening, then the probes: by name, how far each answer is from the full-graph forward's."""
+        """Opens a version with every check and replays its probes. Returns the error of each probe by name."""
         with self.open(version) as snapshot:
             return snapshot.replay()
 
     def publish(self, contents: Contents, **options: Any) -> int:
-        from model_store.publish.writer import write_snapshot  # needs torch, which readers do without
+        """Writes a new version and returns its number. `options` are those of `write_snapshot`."""
+        from model_store.publish.writer import write_snapshot  # loads torch, which readers do not need
 
-        with self._staging() as staging:
+        with self._staging_folder() as staging:
             write_snapshot(staging, self.name, contents, **options)
-            durable.sync_tree(staging)
-            with self._exclusive():
-                remove_leftovers(self.folder)  # of publishers that were killed: each may be as large as a version
+            sync_tree(staging)
+            with self._model_lock():
+                remove_leftovers(self.folder)  # each folder of a killed publisher may be as large as a version
                 taken = [int(path.name) for path in self.folder.iterdir() if is_version(path.name)]
                 version = checked_version(max(taken, default=0) + 1)
                 staging.rename(self.folder / str(version))
-                durable.sync(self.folder)
+                sync(self.folder)
         return version
 
     def activate(
@@ -131,142 +123,136 @@ class ModelVersions:
         instead_of: int | Literal["any"] | None = "any",
         last_look: Callable[[], None] = lambda: None,
     ) -> None:
-        """Verifies a version, replays its probes, and makes it the live one.
+        """Verifies a version, replays its probes, and makes it the live version.
 
         Args:
-            instead_of: the version that must still be live, for whoever has compared the two; None: none may be.
-            last_look: called right before it goes live, with the store locked; what it raises keeps it from that.
+            instead_of: the version that must still be live, e.g. because the caller compared the two; None: no version.
+            last_look: called under the model's lock just before the version goes live; raise in it to prevent that.
 
         Raises:
-            LiveVersionChanged: `instead_of` is not live any more.
+            LiveVersionChanged: `instead_of` is no longer live.
         """
         number = checked_version(version)
-        with self.open(number) as snapshot:  # held until it is live: nobody can prune it meanwhile
+        with self.open(number) as snapshot:  # stays open until the version is live: `prune` cannot remove it
             snapshot.replay()
-            with self._exclusive():
-                history = self._log.mend()
+            with self._model_lock():
+                history = self._log.repair()
                 if instead_of != "any":
-                    self._need_live(instead_of)
+                    self._require_still_live(instead_of)
                 last_look()
                 if self.live() != number:
-                    self._make_live(history, "activate", number)
+                    self._log.append(history, HistoryEntry("activate", number, _now()))
 
     def rollback(self, only_from: int | None = None, why: str | None = None) -> int:
-        """Makes the version live that was live before this one and is still there; returns its number.
+        """Makes the previous live version live again and returns its number.
 
-        Versions on the way that are gone or damaged are passed over. One that cannot be read now is not: nothing changes.
+        Skips earlier versions that are removed or damaged. Changes nothing if an earlier version cannot be read now.
 
         Args:
-            only_from: the version to be left. Of many that find it bad at once, one rolls back.
-            why: what is wrong with it, for the history.
+            only_from: the version to leave. If several processes find it bad at the same time, only one rolls back.
+            why: the reason, for the history.
 
         Raises:
-            NothingToRollBackTo: there is none.
-            LiveVersionChanged: `only_from` is not live any more.
-            StoreUnavailable: a version on the way, or the store, cannot be used now.
+            NothingToRollBackTo: no earlier live version is left.
+            LiveVersionChanged: `only_from` is no longer live.
+            StoreUnavailable: the store or an earlier version cannot be read now.
         """
-        with self._exclusive():
-            live = self._live_or_fail()
+        with self._model_lock():
+            live = self._require_live()
             if only_from is not None:
-                self._need_live(only_from)
-            history = self._log.mend()
-            there = set(self.versions())
-            reasons = []
+                self._require_still_live(only_from)
+            history = self._log.repair()
+            versions, skipped = set(self.versions()), []
             for earlier in history.earlier(live):
-                if earlier not in there:
-                    reasons.append(f"{earlier} is gone")
+                if earlier not in versions:
+                    skipped.append(f"{earlier} is gone")
                     continue
                 try:
                     self.verify(earlier)
                 except (SnapshotError, ProbeError) as error:
-                    reasons.append(f"{earlier} is damaged ({error})")
+                    skipped.append(f"{earlier} is damaged ({error})")
                     continue
-                self._make_live(history, "rollback", earlier, live, why)
+                self._log.append(history, HistoryEntry("rollback", earlier, _now(), live, why))
                 return earlier
-        why = "; ".join(reasons) or "no other version was live before"
-        raise NothingToRollBackTo(f"{self.name} stays at version {live}: {why}")
+        reason = "; ".join(skipped) or "no other version was live before"
+        raise NothingToRollBackTo(f"{self.name} stays at version {live}: {reason}")
 
     def prune(self, keep: int) -> Pruned:
-        """Removes old versions and what died processes left.
+        """Removes old versions, and what killed processes left.
 
-        The newest `keep` stay, and with them the live version, the one that a roll-back would reach, and any that is read.
+        Keeps the newest `keep` versions, the live version, the version that a roll-back would reach, and open versions.
         """
         if keep < 1:
-            raise ValueError(f"keep is {keep}, expected at least 1: the newest version's number must not be given again")
-        with self._exclusive():
+            raise ValueError(f"keep is {keep}, expected at least 1: the number of the newest version must not be reused")
+        with self._model_lock():
             leftovers = remove_leftovers(self.folder)
             versions, live = self.versions(), self.live()
-            way_back = [version for version in self.history().earlier(live) if version in versions]
-            kept = {*versions[-keep:], live, *way_back[:1]}
+            rollback_targets = [version for version in self.history().earlier(live) if version in versions]
+            kept = {*versions[-keep:], live, *rollback_targets[:1]}
             old = [version for version in versions if version not in kept]
-            removed = [version for version in old if self._remove(version)]
+            removed = [version for version in old if self._remove_unless_open(version)]
         return Pruned(removed, leftovers, [version for version in old if version not in removed])
 
     @contextmanager
-    def _staging(self) -> Iterator[Path]:
-        """A folder to write into. Its lock lies beside it, so that the folder holds nothing but the snapshot."""
+    def _staging_folder(self) -> Iterator[Path]:
+        """Yields a folder to write a version into. Its lock file lies beside it: the folder holds only the snapshot."""
         staging = self.folder / f"{PUBLISHING}{secrets.token_hex(6)}"
         lock = lock_of(staging)
-        with ExitStack() as held:
-            held.callback(lock.unlink, missing_ok=True)
-            with self._exclusive():  # so that `prune` never meets the folder before its lock is held
-                held.enter_context(exclusive(lock))
-                held.callback(shutil.rmtree, staging, ignore_errors=True)  # first: a signal may come right after mkdir
+        with ExitStack() as stack:
+            stack.callback(lock.unlink, missing_ok=True)
+            with self._model_lock():  # `prune` never sees the folder before its lock is held
+                stack.enter_context(exclusive(lock))
+                stack.callback(shutil.rmtree, staging, ignore_errors=True)  # before mkdir: a signal may follow at once
                 staging.mkdir()
             yield staging
 
-    def _make_live(
-        self, history: History, action: Action, version: int, left: int | None = None, why: str | None = None
-    ) -> None:
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._log.make_live(history, Event(action, version, now, left, why))
-
-    def _exclusive(self) -> AbstractContextManager[None]:
-        """The model's lock, held while a version appears, goes live or is removed. Raises StoreBusy."""
+    def _model_lock(self) -> AbstractContextManager[None]:
+        """Returns the lock that is held while a version appears, goes live or is removed. Raises StoreBusy."""
         return exclusive(self.folder / LOCK, self.lock_seconds)
 
-    def _opened(self, version: int, verify: Verify) -> Snapshot:
-        with self._saying_what_is_there():
+    def _open(self, version: int, verify: Verify) -> Snapshot:
+        with self._listing_versions_in_errors():
             snapshot = Snapshot.open(self.folder / str(version), verify, min(READER_SECONDS, self.lock_seconds))
         try:
-            self._own(snapshot.manifest)
+            self._check_model(snapshot.manifest)
         except SnapshotError:
             snapshot.close()
             raise
         return snapshot
 
     @contextmanager
-    def _saying_what_is_there(self) -> Iterator[None]:
-        """A snapshot knows its own folder only; which versions there are instead is ours to say."""
+    def _listing_versions_in_errors(self) -> Iterator[None]:
+        """Adds the existing versions to an UnknownVersion."""
         try:
             yield
         except UnknownVersion as error:
-            there = self.versions() if self.folder.is_dir() else []
-            raise UnknownVersion(f"{error} (there: {', '.join(map(str, there)) or 'none'})") from None
+            versions = self.versions() if self.folder.is_dir() else []
+            raise UnknownVersion(f"{error} (there: {', '.join(map(str, versions)) or 'none'})") from None
 
-    def _own(self, manifest: Manifest) -> Manifest:
+    def _check_model(self, manifest: Manifest) -> Manifest:
         if manifest.model != self.name:
             raise SnapshotError(MANIFEST, f"is of model {manifest.model}, expected {self.name}")
         return manifest
 
-    def _remove(self, version: int) -> bool:
-        """Out of sight at once, then off the disk; not while a reader holds it. Without a manifest there is no reader."""
+    def _remove_unless_open(self, version: int) -> bool:
+        """Hides a version by a rename, then deletes it; returns False if a reader holds its lock."""
         folder = self.folder / str(version)
-        readable = stat.S_ISREG((folder / MANIFEST).lstat().st_mode) if os.path.lexists(folder / MANIFEST) else False
-        with exclusive_unless_held(folder / MANIFEST) if readable else nullcontext(True) as ours:
-            if not ours:
+        manifest = folder / MANIFEST
+        lockable = os.path.lexists(manifest) and stat.S_ISREG(manifest.lstat().st_mode)  # else there are no readers
+        with exclusive_unless_held(manifest) if lockable else nullcontext(True) as lock_was_free:
+            if not lock_was_free:
                 return False
             hidden = self.folder / f"{REMOVING}{secrets.token_hex(6)}"
             folder.rename(hidden)
         shutil.rmtree(hidden, ignore_errors=True)
         return True
 
-    def _need_live(self, version: int | None) -> None:
-        """The caller holds the lock."""
+    def _require_still_live(self, version: int | None) -> None:
+        """The caller holds the model's lock."""
         if (live := self.live()) != version:
             raise LiveVersionChanged(f"version {live or 'none'} of {self.name} is live by now, not {version or 'none'}")
 
-    def _live_or_fail(self) -> int:
+    def _require_live(self) -> int:
         live = self.live()
         if live is None:
             raise UnknownVersion(f"no version of {self.name} is live; activate one")
@@ -274,5 +260,9 @@ class ModelVersions:
 
 
 def is_real_folder(path: Path) -> bool:
-    """Not a link, which could lead out of the store."""
+    """False for a symbolic link, which could point outside the store."""
     return path.is_dir() and not path.is_symlink()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -20,9 +20,9 @@ LOG = logging.getLogger("service.rollout.probation")
 
 def last_rollback(history: History) -> dict[str, Any] | None:
     """The roll-back that made the live version live; from the store, so all workers report the same."""
-    if not history.events or history.events[-1].action != "rollback":
+    if not history.entries or history.entries[-1].action != "rollback":
         return None
-    last = history.events[-1]
+    last = history.entries[-1]
     return {"from": last.left, "to": last.version, "why": last.why, "at": last.at}
 
 
@@ -67,7 +67,7 @@ class Probation:
         if not self._settings.auto_rollback:
             return 0.0
         try:
-            events = versions.history().events
+            events = versions.history().entries
         except (StoreError, OSError):
             return 0.0
         if not events or (events[-1].action, events[-1].version) != ("activate", version):

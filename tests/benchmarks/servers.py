@@ -1,4 +1,4 @@
-"""Tiny HTTP servers in a thread, whose behaviour is known exactly."""
+"""Small HTTP servers in a thread with an exactly known behaviour."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ANSWER, REFUSAL = (b"HTTP/1.1 %d OK\r\ncontent-length: 2\r\n\r\n{}" % status for
 
 
 class Answering(asyncio.Protocol):
-    """Answers a request as soon as its head has come. Numbers count the requests on all connections, from 1."""
+    """Answers a request as soon as its head arrives. Request numbers count all connections, from 1."""
 
     stalls_at = -1
-    """The number of the request that holds up all others."""
+    """The number of the request that blocks the server."""
     refuses_every = closes_every = 0
     """0: never."""
 
@@ -51,7 +51,7 @@ class Closing(Answering):
 
 @contextmanager
 def serving(kind: type[Answering]) -> Iterator[int]:
-    """The port of a server in a thread."""
+    """Starts a server in a thread and yields its port."""
     loop = asyncio.new_event_loop()
     requests: list[bytes] = []
     server = loop.run_until_complete(loop.create_server(lambda: kind(requests), "127.0.0.1", 0))
@@ -63,5 +63,5 @@ def serving(kind: type[Answering]) -> Iterator[int]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         server.close()
-        loop.run_until_complete(asyncio.sleep(0.05))  # connections that clients have closed are let go
+        loop.run_until_complete(asyncio.sleep(0.05))  # releases connections that clients have closed
         loop.close()

@@ -1,4 +1,4 @@
-"""The load generator against a real server that stalls: its latencies must show what requests would have waited."""
+"""The load generator against a server that stalls: latencies must include the time that requests would have waited."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ASKED = [request(b'{"nodes": [1]}')]
 
 
 @pytest.mark.parametrize("connections", [4, 300])
-def test_a_stall_of_the_server_shows_in_all_requests_that_were_due_meanwhile(connections: int) -> None:
+def test_a_stall_delays_all_requests_that_are_due_during_it(connections: int) -> None:
     with serving(Stalling) as port:
         load = open_loop(port, Stream(ASKED, RATE, connections=connections), SECONDS)
     assert load.statuses == {200: RATE * SECONDS}, "none is left out"
@@ -39,7 +39,7 @@ def test_a_lost_connection_is_counted_and_replaced() -> None:
     assert load.statuses[200] > 0.5 * RATE * 0.5, "20 of 100 answers close a connection"
 
 
-def test_the_accept_queue_is_that_of_the_port() -> None:
+def test_the_accept_queue_of_a_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
         port = server.getsockname()[1]
         assert accept_queue(port) == 0
@@ -49,7 +49,7 @@ def test_the_accept_queue_is_that_of_the_port() -> None:
                 assert accept_queue(port) == 0
 
 
-def test_refusals_are_no_answers() -> None:
+def test_refusals_do_not_count_as_answers() -> None:
     with serving(Refusing) as port:
         load = closed(port, ASKED, 4, 0.3)
     assert load.refused == len(load.refused_latencies) > 0
@@ -57,7 +57,7 @@ def test_refusals_are_no_answers() -> None:
     assert load.rate == load.answered_in_time / load.seconds
 
 
-def test_streams_side_by_side_have_loads_of_their_own() -> None:
+def test_streams_side_by_side_are_measured_separately() -> None:
     with serving(Answering) as port:
         first, second = side_by_side(port, [Stream(ASKED, 100), Stream(ASKED, 20, seed=1)], 0.5)
     assert (first.statuses, second.statuses) == ({200: 50}, {200: 10})

@@ -1,4 +1,4 @@
-"""The fit that separates the CPU time of refusals from that of answers."""
+"""The fit of the CPU time per refusal and per answer."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def load(answered: int, refused: int) -> Load:
 
 
 def test_the_cpu_time_of_a_refusal_is_separated_from_that_of_an_answer() -> None:
-    row = Overload("kind", Server(80, 1), [])._refusal([load(5000, 0), load(4600, 2000), load(4000, 6000)])
+    row = Overload("kind", Server(80, 1), [])._refusal_row([load(5000, 0), load(4600, 2000), load(4000, 6000)])
     assert row.ratio == pytest.approx(REFUSAL_SECONDS / ANSWER_SECONDS)
     assert (row.ours.partition(" (")[0], row.against) == ("30 us", "200 us")

@@ -1,4 +1,4 @@
-"""Requests that a server leaves without an answer are counted; those that it answers are not."""
+"""`lost_requests` counts the requests that get no answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from benchmarks.restarts import lost_requests
 from tests.benchmarks.servers import Answering, Closing, serving
 
 
-def test_a_server_that_answers_everything_loses_nothing() -> None:
+def test_a_server_that_answers_everything_loses_no_request() -> None:
     with serving(Answering) as port:
         lost, sent = lost_requests(port, lambda: None)
     assert lost == 0 < sent

@@ -8,7 +8,7 @@ import pytest
 from model_store import ModelVersions, Store
 from tests.model_store.samples import publish
 
-pytest.register_assert_rewrite("tests.model_store.format.abuse")  # its asserts show their values as those of tests do
+pytest.register_assert_rewrite("tests.model_store.format.abuse")  # so that its asserts show their values
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def _published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def versions(_published: Path, tmp_path: Path) -> ModelVersions:
-    """A store of its own with two versions of `demo`, the first one live."""
+    """A separate store with two versions of `demo`; version 1 is live."""
     shutil.copytree(_published, tmp_path / "store")
     return Store(tmp_path / "store").model("demo")
 

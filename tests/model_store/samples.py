@@ -1,4 +1,4 @@
-"""Small models and graphs to publish."""
+"""Small models and graphs for tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILES = [
     "states/aggregate_1.npy",
     "states/degrees.npy",
 ]
-"""Of a small snapshot of two layers, besides its manifest."""
+"""The files of a small snapshot with two layers, without the manifest."""
 
 
 def small_graph(seed: int = 0, nodes: int = NODES) -> Graph:

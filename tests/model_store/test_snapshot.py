@@ -1,4 +1,4 @@
-"""What is written is what is read, as small and as plain as the format says."""
+"""Writing and reading snapshots as the format specifies."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def files_of(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_folder_holds_what_the_format_names(versions: ModelVersions) -> None:
+def test_the_folder_holds_the_files_of_the_format(versions: ModelVersions) -> None:
     assert files_of(versions.folder / "1") == {"manifest.json", *FILES}
     assert {path.name for path in versions.folder.iterdir()} == {"1", "2", "CURRENT", "HISTORY", ".lock"}
     assert (versions.folder / "CURRENT").read_text() == "1\n"
 
 
-def test_arrays_are_plain_npy_files_to_the_byte(versions: ModelVersions) -> None:
-    """Anything that reads npy reads ours; the header is the one that numpy writes."""
+def test_arrays_are_standard_npy_files(versions: ModelVersions) -> None:
+    """Every npy reader can read them: the header is the one that numpy writes."""
     path = versions.folder / "1" / "graph" / "indptr.npy"
     adjacency = small_graph(1).adjacency
     header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({NODES + 1},), }}".ljust(117) + "\n"
@@ -36,7 +36,7 @@ def test_arrays_are_plain_npy_files_to_the_byte(versions: ModelVersions) -> None
     np.testing.assert_array_equal(np.load(versions.folder / "1" / "states" / "degrees.npy"), adjacency.all_degrees())
 
 
-def test_the_manifest_is_json_that_names_its_own_hash(versions: ModelVersions) -> None:
+def test_the_manifest_is_json_with_its_own_hash(versions: ModelVersions) -> None:
     import hashlib
 
     content = json.loads((versions.folder / "1" / "manifest.json").read_text())
@@ -73,7 +73,7 @@ def test_an_opened_snapshot_answers_like_the_summary_in_memory(store: Store, set
     np.testing.assert_allclose(answers.logits, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_sparse_features_are_published_too(store: Store) -> None:
+def test_sparse_features_are_published(store: Store) -> None:
     graph = small_graph(4)
     dense = np.asarray(graph.features) * (np.random.default_rng(0).random(graph.features.shape) < 0.4)
     rows, columns = np.nonzero(dense)
@@ -85,7 +85,7 @@ def test_sparse_features_are_published_too(store: Store) -> None:
         np.testing.assert_allclose(one.known(np.arange(NODES)).logits, other.known(np.arange(NODES)).logits, atol=1e-5)
 
 
-def test_half_precision_states_are_half_as_large_and_say_what_it_costs(store: Store) -> None:
+def test_half_precision_states_are_half_as_large_and_record_their_error(store: Store) -> None:
     store.publish("demo", small_contents(5), onnx=False)
     store.publish("demo", small_contents(5), onnx=False, states="float16")
     versions = store.model("demo")
@@ -102,7 +102,7 @@ def test_half_precision_states_are_half_as_large_and_say_what_it_costs(store: St
     assert versions.manifest(1).states_error == {"embeddings": 0.0, "logits": 0.0}
 
 
-def test_a_snapshot_knows_how_far_its_rounded_answers_are_off(store: Store) -> None:
+def test_a_snapshot_reports_its_rounding_error(store: Store) -> None:
     contents = small_contents(5, config={"gnn_activation": False, "alpha": 0.9})
     store.publish("demo", contents, onnx=False)
     store.publish("demo", contents, onnx=False, states="float16")
@@ -118,8 +118,8 @@ def test_a_snapshot_knows_how_far_its_rounded_answers_are_off(store: Store) -> N
         assert 0 < added <= rounded.rounding_error
 
 
-def test_rounding_is_measured_on_new_nodes_too() -> None:
-    """Known nodes read the first and the last states, new ones those between."""
+def test_the_rounding_error_includes_new_nodes() -> None:
+    """Known nodes use the first and last states, new nodes the states between them."""
     contents = small_contents(5, config={"gnn_activation": False})
     summary = summarize(contents.config, contents.weights, contents.graph)
     states = summary.states
@@ -155,7 +155,7 @@ def test_opening_needs_no_torch(versions: ModelVersions) -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_an_engine_that_is_off_fails_its_probes(versions: ModelVersions) -> None:
+def test_an_engine_with_wrong_answers_fails_its_probes(versions: ModelVersions) -> None:
     with versions.open(1) as snapshot, versions.open(2) as other:
         with pytest.raises(ProbeError, match=r"known by .*allowed is 1.0e-04"):
             snapshot.probes.replay(other, 1e-4)
@@ -172,7 +172,7 @@ def test_an_engine_that_is_off_fails_its_probes(versions: ModelVersions) -> None
             snapshot.probes.replay(Nothing(), 1e-4)
 
 
-def test_probes_reach_the_hub_and_the_isolated_node(versions: ModelVersions) -> None:
+def test_probes_include_the_hub_and_the_isolated_node(versions: ModelVersions) -> None:
     with versions.open(1) as snapshot:
         questions = {probe.name: probe.question for probe in snapshot.probes.probes}
         hub = int(snapshot.adjacency.all_degrees().argmax())
@@ -183,8 +183,8 @@ def test_probes_reach_the_hub_and_the_isolated_node(versions: ModelVersions) -> 
     assert questions["joint"].edges.tolist() == [[0], [1]]
 
 
-def test_a_snapshot_that_cannot_answer_is_not_published(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault in the sums alone leaves every file well-formed; the probes still see it."""
+def test_a_snapshot_with_wrong_answers_is_not_published(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in the sums leaves every file well-formed, but the probes detect it."""
     from dataclasses import replace
 
     from model_store.publish import writer
@@ -201,16 +201,16 @@ def test_a_snapshot_that_cannot_answer_is_not_published(store: Store, monkeypatc
     assert [path.name for path in (store.root / "demo").iterdir()] == [".lock"]
 
 
-def test_attention_that_is_wrong_everywhere_is_noticed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The expected answers come from another implementation than the one that they check."""
+def test_an_error_in_the_shared_attention_code_is_detected(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The expected answers of the probes come from a separate implementation."""
     contents, right = small_contents(8), InferenceModel.answer
     monkeypatch.setattr(InferenceModel, "answer", lambda self, z, attended, gcn: right(self, z, attended * 0 + 7, gcn))
     with pytest.raises(ProbeError, match="known by"):
         store.publish("demo", contents, onnx=False)
 
 
-def test_small_answers_are_held_to_small_errors(store: Store) -> None:
-    """An engine that says nothing must fail, however small the right answers are."""
+def test_the_tolerance_scales_with_small_answers(store: Store) -> None:
+    """An engine that answers zero must fail, however small the correct answers are."""
     contents = small_contents(8)
     contents.weights["output.weight"][:] *= 1e-3
     contents.weights["output.bias"][:] = 0
@@ -250,14 +250,14 @@ def test_a_model_without_an_answer_for_a_node_is_not_published(store: Store) -> 
         ({"classes": ("a", "b", "\ud800")}, "classes cannot be written as JSON"),
     ],
 )
-def test_metadata_that_is_no_json_is_refused_at_once(store: Store, metadata: dict[str, Any], reason: str) -> None:
+def test_metadata_that_is_not_json_is_refused_before_writing(store: Store, metadata: dict[str, Any], reason: str) -> None:
     with pytest.raises(StoreError, match=reason):
         store.publish("demo", small_contents(0, **metadata), onnx=False)
     with pytest.raises(StoreError, match="states are 'float8', expected one of float32, float16"):
         store.publish("demo", small_contents(0), states="float8")
 
 
-def test_metadata_comes_back_as_json_has_it(store: Store) -> None:
+def test_metadata_is_normalised_to_json(store: Store) -> None:
     contents = small_contents(0, scores={"per_class": {2: 0.5, 10: 0.6}}, classes=("eins", "zwei", "drei <&>"))
     store.publish("demo", contents, onnx=False)
     manifest = store.model("demo").manifest(1)
@@ -294,7 +294,7 @@ def test_wrong_numbers_of_ids_and_classes_are_refused(store: Store) -> None:
         store.publish("demo", small_contents(0, classes=("a",)))
 
 
-def test_a_closed_snapshot_can_be_pruned_and_its_answers_stay(versions: ModelVersions) -> None:
+def test_a_closed_snapshot_can_be_pruned_and_its_arrays_stay_readable(versions: ModelVersions) -> None:
     snapshot = versions.open(1)
     states = snapshot.states
     before = states.inputs[5].copy()

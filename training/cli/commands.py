@@ -17,8 +17,8 @@ from typing import Any
 from tqdm import tqdm
 
 from model_store import Store
-from model_store.cli.terminal_tables import published
-from model_store.format.names import checked_model
+from model_store.cli.terminal import describe_publication
+from model_store.format.layout import checked_model
 from sgformer import ConfigError
 from training.cli.demo import prove
 from training.cli.events import Pace
@@ -248,7 +248,7 @@ def _text(data: LabelledGraph, trained: TrainedModel, result: dict[str, Any]) ->
         f"{part} {scores} (best epoch {trained.best.number} by validation {data.metric})",
     ]
     if "version" in result:
-        lines.append(published(result["model"], result["version"], data.graph.num_nodes, result["live"]))
+        lines.append(describe_publication(result["model"], result["version"], data.graph.num_nodes, result["live"]))
     if "verdict" in result:
         lines.append(result["verdict"]["reason"])
     return "\n".join(lines)

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from model_store import NodeIds, Store
-from model_store.cli.terminal_tables import published
+from model_store.cli.terminal import describe_publication
 from sgformer import Graph
 from training.cli.commands import print_result
 from training.data import datasets
@@ -35,7 +35,9 @@ def refresh_model(options: argparse.Namespace) -> int:
     outcome = deliver(versions, version, options.activate, judged, options.events, options.keep)
     sizes = {"nodes": graph.num_nodes, "edges": graph.num_edges}
     result: dict[str, Any] = {"model": name, "version": version} | sizes | outcome
-    text = f"{published(name, version, graph.num_nodes, outcome['live'])}; the weights are those of version {source}"
+    text = (
+        f"{describe_publication(name, version, graph.num_nodes, outcome['live'])}; the weights are those of version {source}"
+    )
     options.events.tell("finished", result=result)
     print_result(options, result, text)
     return 0

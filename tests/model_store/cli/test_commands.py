@@ -1,4 +1,4 @@
-"""sgf-models as a person and as a script meets it."""
+"""The commands of sgf-models: output, JSON and exit codes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from model_store import DataError, ModelVersions, Store
 from model_store.__main__ import main
-from model_store.cli.terminal_tables import published
+from model_store.cli.terminal import describe_publication
 from tests.model_store.samples import publish
 
 
@@ -28,7 +28,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return code, captured.out, captured.err
 
 
-def test_a_round_through_all_commands(versions: ModelVersions, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_every_command(versions: ModelVersions, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     store = ["--store", versions.folder.parent]
     code, out, _ = run(capsys, *store, "list")
     assert code == 0
@@ -36,26 +36,26 @@ def test_a_round_through_all_commands(versions: ModelVersions, capsys: pytest.Ca
     assert ["live" in line for line in out.splitlines()[1:]] == [True, False]
     assert run(capsys, *store, "activate", 2)[:2] == (0, "demo 2 is live (before: 1)\n")
     assert run(capsys, "rollback", *store, "--json")[1] == '{"live": 1, "before": 2}\n'
-    assert "demo 2: every file as published; probes off by known " in run(capsys, *store, "verify", "--all")[1]
-    shown = run(capsys, *store, "show")[1]
-    assert "demo 1 (live)" in shown
-    assert "rollback 1" in shown
+    assert "demo 2: every file is as published; probe errors: known " in run(capsys, *store, "verify", "--all")[1]
+    description = run(capsys, *store, "show")[1]
+    assert "demo 1 (live)" in description
+    assert "rollback 1" in description
     assert run(capsys, *store, "prune", "--keep", 1)[1] == "demo: removed 0 version(s)\n"
     assert run(capsys, *store, "export-onnx", "--output", tmp_path / "m.onnx")[0] == 0
     onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
 
 
-def test_json_for_scripts(versions: ModelVersions, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output(versions: ModelVersions, capsys: pytest.CaptureFixture[str]) -> None:
     store = ["--json", "--store", versions.folder.parent]
     listed = json.loads(run(capsys, *store, "list")[1])
     assert [(entry["version"], entry["live"]) for entry in listed] == [(1, True), (2, False)]
-    shown = json.loads(run(capsys, *store, "show", 2)[1])
-    assert shown["snapshot"] == versions.manifest(2).snapshot == listed[1]["snapshot"]
+    manifest = json.loads(run(capsys, *store, "show", 2)[1])
+    assert manifest["snapshot"] == versions.manifest(2).snapshot == listed[1]["snapshot"]
     probes = json.loads(run(capsys, *store, "verify")[1])[0]["probes"]
     assert max(probes.values()) < 1e-4
 
 
-def test_exit_codes_say_what_kind_of_failure_it_was(versions: ModelVersions, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_codes_by_kind_of_failure(versions: ModelVersions, capsys: pytest.CaptureFixture[str]) -> None:
     store = ["--store", versions.folder.parent]
     assert run(capsys, *store, "activate", 9) == (3, "", "sgf-models: there is no version 9 of demo (there: 1, 2)\n")
     assert run(capsys, *store, "--model", "other", "list")[0] == 3
@@ -79,7 +79,7 @@ def test_exit_codes_say_what_kind_of_failure_it_was(versions: ModelVersions, cap
     assert json.loads(err)["error"].startswith("weights.safetensors: is 0 bytes long")
 
 
-def test_a_damaged_version_is_listed_as_such(versions: ModelVersions, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_marks_a_damaged_version(versions: ModelVersions, capsys: pytest.CaptureFixture[str]) -> None:
     (versions.folder / "2" / "manifest.json").write_text("{}")
     code, out, _ = run(capsys, "--store", versions.folder.parent, "list")
     assert code == 0
@@ -91,7 +91,7 @@ def test_a_damaged_version_is_listed_as_such(versions: ModelVersions, capsys: py
     assert run(capsys, "--store", versions.folder.parent, "activate", 1)[:2] == (0, "demo 1 is live (before: none)\n")
 
 
-def test_a_damaged_record_of_live_versions_is_a_warning(versions: ModelVersions, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_history_is_a_warning(versions: ModelVersions, capsys: pytest.CaptureFixture[str]) -> None:
     with (versions.folder / "HISTORY").open("a") as log:
         log.write("garbage\n")
     for command in (["list"], ["verify", "1"], ["--json", "list"]):
@@ -104,13 +104,13 @@ def test_a_damaged_record_of_live_versions_is_a_warning(versions: ModelVersions,
     assert "warning: demo: CURRENT: holds 'garbage'" in err
 
 
-def test_pruning_goes_on_after_a_model_that_cannot_be_pruned(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pruning_continues_after_a_model_that_cannot_be_pruned(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     for model in ("a", "b", "c", "d"):
         for version in (1, 2, 3):
             publish(store, model=model, activate=version == 1)
     (store.root / "a" / "CURRENT").write_text("garbage")
     (store.root / "b" / "HISTORY").write_text("garbage")
-    (store.root / "bb").mkdir()  # a first publication that failed
+    (store.root / "bb").mkdir()  # left by a failed first publication
     (store.root / "c" / ".lock").unlink()
     (store.root / "c" / ".lock").mkdir()
     code, out, err = run(capsys, "--store", store.root, "prune", "--keep", 1)
@@ -122,8 +122,8 @@ def test_pruning_goes_on_after_a_model_that_cannot_be_pruned(store: Store, capsy
     assert [store.model(model).versions() for model in "abcd"] == [[1, 2, 3], [1, 3], [1, 2, 3], [1, 3]]
     assert "warning: b: HISTORY: 1 line(s) cannot be understood" in err
     assert run(capsys, "--store", store.root, "prune", "--model", "d")[0] == 0
-    found = json.loads(run(capsys, "--store", store.root, "prune", "--json")[1])
-    assert [(one["model"], "error" in one) for one in found] == [
+    results = json.loads(run(capsys, "--store", store.root, "prune", "--json")[1])
+    assert [(result["model"], "error" in result) for result in results] == [
         ("a", True),
         *((m, m == "c") for m in ("b", "bb", "c", "d")),
     ]
@@ -133,13 +133,13 @@ def test_an_empty_store_has_nothing_to_prune(tmp_path: Path, capsys: pytest.Capt
     assert run(capsys, "--store", tmp_path / "none", "prune")[0] == 0
 
 
-def test_a_reader_that_leaves_early_is_no_error(versions: ModelVersions) -> None:
+def test_a_closed_pipe_is_not_an_error(versions: ModelVersions) -> None:
     command = f"{sys.executable} -m model_store --store {versions.folder.parent} list | true; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)  # noqa: S607
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_a_missing_extra_is_named(
+def test_a_missing_package_is_reported_with_the_extra_to_install(
     versions: ModelVersions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "model_store.publish.onnx_head", None)
@@ -150,7 +150,7 @@ def test_a_missing_extra_is_named(
     )
 
 
-def test_an_empty_store_tells_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_store_explains_the_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Train one (sgf-train), or import one" in run(capsys, "--store", tmp_path, "list")[1]
     code, _, err = run(capsys, "--store", tmp_path, "show")
     assert (code, "say which model with --model" in err) == (3, True)
@@ -169,10 +169,10 @@ def test_the_only_model_needs_no_name(store: Store, capsys: pytest.CaptureFixtur
     assert (code, err) == (3, f"sgf-models: say which model with --model: the store has a, b ({store.root})\n")
 
 
-def test_what_is_left_to_do_after_publishing_is_told() -> None:
-    assert published("digits", 1, 1796, live=True) == "published digits 1, 1,796 nodes, live"
-    told = "published digits 1, 1,796 nodes, not live yet: sgf-models --model digits activate 1"
-    assert published("digits", 1, 1796, live=False) == told
+def test_a_publication_message_explains_how_to_activate() -> None:
+    assert describe_publication("digits", 1, 1796, live=True) == "published digits 1, 1,796 nodes, live"
+    message = "published digits 1, 1,796 nodes, not live yet: sgf-models --model digits activate 1"
+    assert describe_publication("digits", 1, 1796, live=False) == message
 
 
 def test_the_environment_names_store_and_model(versions: ModelVersions) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of damage and of forgery share: the files of a snapshot, how one is refused, and a forger."""
+"""Helpers of the tests of damage and forgery."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from model_store import ModelVersions, SnapshotError
 
 
 def refused(folder: Path, file: str, reason: str, verify: Any = "full") -> None:
-    """This version is refused with this reason; the other one still opens."""
+    """Checks that version 1 is refused with this reason, and that version 2 still opens."""
     versions = ModelVersions(folder.parent)
     with pytest.raises(SnapshotError, match=reason) as caught:
         versions.open(1, verify)
@@ -23,7 +23,7 @@ def refused(folder: Path, file: str, reason: str, verify: Any = "full") -> None:
 
 
 def forge(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """A manifest that was changed by somebody who knows the format: its hashes fit again."""
+    """Changes the manifest and updates all hashes, as an attacker who knows the format would."""
     content = json.loads((folder / "manifest.json").read_text())
     for name in content["files"]:
         if (folder / name).is_file():
@@ -37,4 +37,4 @@ def forge(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def unchanged(_content: dict[str, Any]) -> None:
-    """For `forge`: only the hashes of the files are made to fit."""
+    """For `forge`: updates only the hashes."""

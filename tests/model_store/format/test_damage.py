@@ -1,4 +1,4 @@
-"""Snapshots that were damaged, and ways out of the store: refused, with the file named, and nothing else harmed.
+"""Damaged snapshots and paths that point outside the store are refused; the error names the file.
 
 truncated · a flipped byte in any file · links, pipes and `..` · extra and missing files · another snapshot's manifest ·
 no permission · no space
@@ -38,7 +38,7 @@ def test_a_flipped_byte_in_any_file(folder: Path, file: str, place: str) -> None
     refused(folder, file, "its sha256 is not the one in the manifest")
 
 
-def test_a_flipped_byte_in_a_file_that_not_every_snapshot_has(store: Store) -> None:
+def test_a_flipped_byte_in_an_optional_file(store: Store) -> None:
     contents = small_contents(1, node_ids=NodeIds.build([f"node-{row}" for row in range(NODES)]), report="<p>a report</p>")
     store.publish("demo", contents)
     folder, versions = store.root / "demo" / "1", store.model("demo")
@@ -65,7 +65,7 @@ def test_every_byte_of_the_manifest_matters(folder: Path) -> None:
             same = json.loads(data) == content
         except ValueError:
             same = False
-        if same:  # a space became another one: nothing was changed
+        if same:  # the flipped bit changed only white space
             continue
         path.write_bytes(data)
         with pytest.raises(SnapshotError):
@@ -76,19 +76,19 @@ def test_every_byte_of_the_manifest_matters(folder: Path) -> None:
 def test_a_symbolic_link_in_place_of_a_file(folder: Path, file: str) -> None:
     (folder / file).rename(folder.parent / "elsewhere")
     (folder / file).symlink_to(folder.parent / "elsewhere")
-    refused(folder, file, "cannot be read" if file == "manifest.json" else "is not an ordinary file")
+    refused(folder, file, "cannot be read" if file == "manifest.json" else "is not a regular file")
 
 
 def test_a_symbolic_link_in_place_of_a_folder(folder: Path) -> None:
     (folder / "states").rename(folder.parent / "elsewhere")
     (folder / "states").symlink_to(folder.parent / "elsewhere")
-    refused(folder, "states", "is not an ordinary file")
+    refused(folder, "states", "is not a regular file")
     folder.rename(folder.with_name("moved"))
     folder.symlink_to(folder.with_name("moved"))
     refused(folder, "1", "is a symbolic link")
 
 
-def test_a_model_that_is_a_link_out_of_the_store(versions: ModelVersions, tmp_path: Path) -> None:
+def test_a_model_folder_that_is_a_link(versions: ModelVersions, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     shutil.move(versions.folder, outside)
     versions.folder.symlink_to(outside)
@@ -102,7 +102,7 @@ def test_a_model_that_is_a_link_out_of_the_store(versions: ModelVersions, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["..", "../demo", "a/b", "", ".hidden", "Demo", "a" * 65, "a\0b", "-x", "über"])
-def test_names_that_could_leave_the_store(store: Store, name: str) -> None:
+def test_model_names_that_could_point_outside_the_store(store: Store, name: str) -> None:
     with pytest.raises(InvalidName, match="a model cannot be called"):
         store.model(name)
     with pytest.raises(InvalidName):
@@ -110,9 +110,9 @@ def test_names_that_could_leave_the_store(store: Store, name: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["..", "0", "-1", "1/../2", "01", "1.0", " 1", "x", True, 0, 10**9])
-def test_versions_that_are_none(versions: ModelVersions, version: Any) -> None:
+def test_invalid_version_numbers(versions: ModelVersions, version: Any) -> None:
     for use in (versions.open, versions.manifest, versions.activate):
-        with pytest.raises(InvalidName, match="is no version"):
+        with pytest.raises(InvalidName, match="is not a version"):
             use(version)
 
 
@@ -137,10 +137,10 @@ def test_an_extra_file(folder: Path, file: str) -> None:
 
 def test_a_pipe_in_the_folder_does_not_hang_the_reader(folder: Path) -> None:
     os.mkfifo(folder / "states" / "pipe")
-    refused(folder, "states/pipe", "is not an ordinary file")
+    refused(folder, "states/pipe", "is not a regular file")
     (folder / "manifest.json").unlink()
     os.mkfifo(folder / "manifest.json")
-    refused(folder, "manifest.json", "is not an ordinary file")
+    refused(folder, "manifest.json", "is not a regular file")
 
 
 def test_a_folder_that_the_format_does_not_know(folder: Path) -> None:
@@ -154,8 +154,8 @@ def test_the_manifest_of_another_snapshot(folder: Path) -> None:
         ModelVersions(folder.parent).open(1)
 
 
-def test_a_file_that_may_not_be_read() -> None:
-    """An unreadable file says nothing about its content. Root may read every file, so root runs this as the user nobody."""
+def test_a_file_without_read_permission() -> None:
+    """An unreadable file is not reported as damaged. Root can read every file, so root runs this as the user nobody."""
     with tempfile.TemporaryDirectory() as root:
         Path(root).chmod(0o755)
         publish(Store(f"{root}/store"))

@@ -1,7 +1,7 @@
-"""Snapshots of somebody who knows the format: every hash fits, and the content is refused, with the file named.
+"""Forged snapshots with valid hashes and wrong content are refused; the error names the file.
 
 wrong type, shape, order · a header that claims too much · a pickle for an array · files that the format does not know ·
-a future format · another snapshot's files · NaN sums · probes that cannot be asked · indices that lead outside the graph
+a future format · another snapshot's files · NaN sums · invalid probes · indices outside the graph
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tests.model_store.format.abuse import forge, refused, unchanged
 from tests.model_store.samples import NODES
 
 
-def test_the_forger_of_these_tests_can_forge(folder: Path) -> None:
-    """Else the tests below would pass for the wrong reason."""
+def test_a_forged_manifest_with_unchanged_content_is_accepted(folder: Path) -> None:
+    """Without this, the tests below could pass because every forged manifest is refused."""
     forge(folder, unchanged)
     ModelVersions(folder.parent).open(1).close()
 
@@ -46,7 +46,7 @@ def test_an_array_of_another_kind(folder: Path, array: np.ndarray, reason: str) 
 
 
 def test_a_header_that_claims_more_than_there_is(folder: Path) -> None:
-    """Of the right shape, and shorter; and of a shape that nobody has the memory for."""
+    """A file shorter than its shape, and a shape that is larger than any memory."""
     path = folder / "states" / "layer_1.npy"
     data = path.read_bytes()
     path.write_bytes(data[:-8])
@@ -120,7 +120,7 @@ def test_a_manifest_that_lists_a_file_the_format_does_not_know(folder: Path, nam
         ("surprise", np.zeros(1), "has unknown .*surprise"),
     ],
 )
-def test_probes_that_could_not_be_asked(folder: Path, tensor: str, value: np.ndarray, reason: str) -> None:
+def test_invalid_probes(folder: Path, tensor: str, value: np.ndarray, reason: str) -> None:
     probes = load_file(folder / "probes.safetensors")
     probes[tensor] = value
     save_file(probes, folder / "probes.safetensors")
@@ -140,21 +140,25 @@ def test_probes_that_could_not_be_asked(folder: Path, tensor: str, value: np.nda
         ({"surprise": 1}, "has unknown keys: 'surprise'"),
         ({"node_ids": "|O"}, "node ids of type"),
         ({"classes": ["a"]}, "1 class names for 3 outputs"),
-        ({"classes": [1, 2, 3]}, "a class name is not a text"),
-        ({"states": {"dtype": "float8", "error": {}}}, "states are"),
+        ({"classes": [1, 2, 3]}, "a class name is not a string"),
+        (
+            {"states": {"dtype": "float8", "error": {"embeddings": 0.0, "logits": 0.0}}},
+            "states dtype is 'float8', expected float32",
+        ),
+        ({"states": {"dtype": "float32", "error": {}}}, "states error lacks embeddings, logits"),
         ({"model": "../x"}, "a model cannot be called"),
         ({"model": "other"}, "is of model other, expected demo"),
-        ({"states": {"dtype": ["float32"], "error": {}}}, "states are"),
-        ({"states": {"dtype": "float32", "error": {"embeddings": "b", "logits": 0.0}}}, "expected numbers"),
-        ({"states": {"dtype": "float32", "error": {"a": 0.0}}}, "states are"),
+        ({"states": {"dtype": ["float32"], "error": {}}}, "states dtype is list"),
+        ({"states": {"dtype": "float32", "error": {"embeddings": "b", "logits": 0.0}}}, "states error embeddings is str"),
+        ({"states": {"dtype": "float32", "error": {"a": 0.0}}}, "states error lacks embeddings, logits"),
         ({"node_ids": "|S²"}, "node ids of type"),
         ({"node_ids": "|S300"}, "node ids of type"),
-        ({"probe_tolerance": 1e300}, "at most 0.1 is a check"),
-        ({"probe_tolerance": 0.0}, "at most 0.1 is a check"),
+        ({"probe_tolerance": 1e300}, "expected more than 0 and at most 0.1"),
+        ({"probe_tolerance": 0.0}, "expected more than 0 and at most 0.1"),
         ({"files": {}}, "lists 0 files, too few for 2 layers"),
     ],
 )
-def test_a_manifest_that_says_something_else(folder: Path, change: dict[str, Any], reason: str) -> None:
+def test_wrong_values_in_the_manifest(folder: Path, change: dict[str, Any], reason: str) -> None:
     forge(folder, lambda content: content.update(change))
     refused(folder, "manifest.json", reason)
 
@@ -172,18 +176,18 @@ def test_a_manifest_that_says_something_else(folder: Path, change: dict[str, Any
         ("[" * 100_000, "not JSON"),
     ],
 )
-def test_a_manifest_that_is_none(folder: Path, text: str, reason: str) -> None:
+def test_a_file_that_is_not_a_manifest(folder: Path, text: str, reason: str) -> None:
     (folder / "manifest.json").write_text(text)
     refused(folder, "manifest.json", reason)
 
 
 @pytest.mark.parametrize("layers", [30, 10**9])
-def test_more_layers_than_files_are_not_even_named(folder: Path, layers: int) -> None:
+def test_more_layers_than_files(folder: Path, layers: int) -> None:
     forge(folder, lambda content: content["config"].update(layers=layers))
     refused(folder, "manifest.json", f"lists 11 files, too few for {layers} layers")
 
 
-def test_a_config_of_numbers_beyond_all_floats(folder: Path) -> None:
+def test_a_config_number_that_is_no_float(folder: Path) -> None:
     forge(folder, lambda content: content["config"].update(alpha=10**400))
     refused(folder, "manifest.json", "too large to convert to float")
 
@@ -199,7 +203,7 @@ def test_a_config_of_another_model(folder: Path) -> None:
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "sums.safetensors", "states/inputs.npy"])
 def test_a_file_of_another_snapshot_with_hashes_that_fit(folder: Path, file: str) -> None:
-    """Of the same shapes: only recomputing the sums of a sample of rows can tell."""
+    """The shapes are equal: only the recomputed sums of a sample of rows detect it."""
     shutil.copyfile(folder.parent / "2" / file, folder / file)
     forge(folder, unchanged)
     refused(folder, "sums.safetensors", "does not follow from the weights and the node states", "sizes")
@@ -223,7 +227,7 @@ def test_logits_of_another_snapshot_fail_the_probes(folder: Path) -> None:
         (lambda sums: sums.pop("query_square"), "expected .*query_square"),
     ],
 )
-def test_sums_that_cannot_be(folder: Path, change: Callable[[Any], Any], reason: str) -> None:
+def test_invalid_sums(folder: Path, change: Callable[[Any], Any], reason: str) -> None:
     sums = load_file(folder / "sums.safetensors")
     change(sums)
     save_file(sums, folder / "sums.safetensors")
@@ -236,13 +240,13 @@ def test_sums_that_cannot_be(folder: Path, change: Callable[[Any], Any], reason:
     [
         ("graph/indices.npy", 3, 60, "names a node outside 0 to 59"),
         ("graph/indices.npy", 3, -1, "names a node outside 0 to 59"),
-        ("graph/indices.npy", 1, 0, "has a list of neighbours that does not rise"),
+        ("graph/indices.npy", 1, 0, "has a list of neighbours that is not in ascending order"),
         ("graph/indptr.npy", 0, 1, "runs from 1 to"),
-        ("graph/indptr.npy", 30, 0, "falls somewhere"),
+        ("graph/indptr.npy", 30, 0, "decreases"),
         ("states/degrees.npy", 2, 99, "does not agree with graph/indptr.npy"),
     ],
 )
-def test_arrays_that_are_no_graph(folder: Path, file: str, place: int, value: int, reason: str) -> None:
+def test_arrays_that_do_not_form_a_graph(folder: Path, file: str, place: int, value: int, reason: str) -> None:
     array = np.load(folder / file)
     array[place] = value
     np.save(folder / file, array)

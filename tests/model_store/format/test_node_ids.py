@@ -48,6 +48,6 @@ def test_an_unknown_number_is_named(unknown: Any) -> None:
         (np.array([2**63], dtype=np.uint64), "does not fit 64-bit integers"),
     ],
 )
-def test_ids_that_cannot_be(ids: Any, reason: str) -> None:
+def test_invalid_ids(ids: Any, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         NodeIds.build(ids)

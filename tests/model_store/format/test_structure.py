@@ -1,4 +1,4 @@
-"""Text ids of a large graph are checked in short runs; `test_forgery` has the graphs that must be refused."""
+"""String ids of a large graph are checked in short chunks. `test_forgery` tests invalid graphs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_checking_many_text_ids_needs_little_memory() -> None:
 
 
 @pytest.mark.parametrize("row", [0, 4_999, 9_999])
-def test_an_id_that_is_not_utf8_is_found_in_any_run(row: int) -> None:
+def test_an_id_that_is_not_utf8_is_found_in_any_chunk(row: int) -> None:
     ids = np.char.add("id-", np.arange(10_000).astype("U5")).astype("S40")
     ids[row] = b"id-\xff"
     with pytest.raises(SnapshotError, match="has an id that is not UTF-8"):

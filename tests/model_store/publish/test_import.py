@@ -1,4 +1,4 @@
-"""Models from elsewhere become snapshots."""
+"""Importing models that other programs have trained."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the example leaves behind: PyG's SGFormer, trained, with its graph and its own answers."""
+    """The output folder of the example: the weights of PyG's SGFormer, its graph and its answers."""
     folder = tmp_path_factory.mktemp("pyg")
     command = [sys.executable, "-W", "error", "-W", "ignore:`torch.jit.script`", str(ROOT / "examples/import_from_pyg.py")]
     result = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=True)
@@ -69,11 +69,11 @@ def edited(source: Path, target: Path, **changes: Any) -> Path:
     ],
 )
 def test_a_graph_that_cannot_be_imported(trained: Path, tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
-    from model_store.publish.foreign_model import imported
+    from model_store.publish.foreign_model import import_contents
 
     graph = edited(trained / "graph.npz", tmp_path / "graph.npz", **changes)
     with pytest.raises(DataError) as caught:
-        imported("pyg", trained / "weights.safetensors", graph, {})
+        import_contents("pyg", trained / "weights.safetensors", graph, {})
     assert reason in str(caught.value)
 
 
@@ -115,7 +115,7 @@ def test_impossible_shapes_of_sparse_features(tmp_path: Path, shape: Any) -> Non
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_damaged_npz_is_refused_or_read_but_never_a_crash(trained: Path, tmp_path: Path, seed: int) -> None:
+def test_a_damaged_npz_never_crashes_the_reader(trained: Path, tmp_path: Path, seed: int) -> None:
     with np.load(trained / "graph.npz") as file:
         np.savez_compressed(tmp_path / "graph.npz", x=file["x"][:50], edge_index=np.array([[0], [1]]))
     data = bytearray((tmp_path / "graph.npz").read_bytes())
@@ -135,15 +135,15 @@ def test_a_damaged_npz_is_refused_or_read_but_never_a_crash(trained: Path, tmp_p
     ],
 )
 def test_settings_that_the_layout_does_not_have(trained: Path, switches: dict[str, str], reason: str) -> None:
-    from model_store.publish.foreign_model import imported
+    from model_store.publish.foreign_model import import_contents
 
     with pytest.raises(DataError) as caught:
-        imported("pyg", trained / "weights.safetensors", trained / "graph.npz", switches)
+        import_contents("pyg", trained / "weights.safetensors", trained / "graph.npz", switches)
     assert reason in str(caught.value)
 
 
-def test_weights_that_do_not_fit_are_named(trained: Path, tmp_path: Path) -> None:
-    from model_store.publish.foreign_model import imported
+def test_wrong_weights_are_reported(trained: Path, tmp_path: Path) -> None:
+    from model_store.publish.foreign_model import import_contents
 
     weights = load_file(trained / "weights.safetensors")
     weights["surprise"] = np.zeros(1, dtype=np.float32)
@@ -155,4 +155,4 @@ def test_weights_that_do_not_fit_are_named(trained: Path, tmp_path: Path) -> Non
         (tmp_path / "model.pt", "may be a pickle, which could run code; save the state dict with safetensors"),
     ):
         with pytest.raises(DataError, match=reason):
-            imported("pyg", path, trained / "graph.npz", {})
+            import_contents("pyg", path, trained / "graph.npz", {})

@@ -1,8 +1,8 @@
-"""One of a crowd around a store: python -m tests.model_store.versions.crowd reader|publisher|pruner STORE SECONDS.
+"""A process that uses a store: python -m tests.model_store.versions.crowd reader|publisher|pruner STORE SECONDS.
 
-Every version's weights, manifest and probes carry the same mark, so that a mixture of two versions shows. Says when it is
-ready, begins with a line on its standard input, and prints how often it did its work, and how many marks it saw; anything
-unexpected ends it with a traceback.
+The weights and the manifest of a version carry the same mark, so that a mixture of two versions is detected. The process
+prints "ready", waits for a line on standard input, repeats its work, and prints the number of repetitions and of marks that
+it saw. Anything unexpected ends it with a traceback.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def read(store: Store) -> float:
 
 
 def publish(store: Store, turn: int) -> None:
-    from tests.model_store.samples import small_contents  # loads torch, which readers do without
+    from tests.model_store.samples import small_contents  # loads torch, which readers do not need
 
     mark = os.getpid() % 1000 + turn / 1024
     contents = small_contents(turn, training={"mark": mark})

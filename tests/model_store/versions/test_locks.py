@@ -1,4 +1,4 @@
-"""A lock that another process never releases: every wait ends, with an error that names the lock."""
+"""A lock that another process never releases: every wait times out with an error that names the lock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WRITES: dict[str, Callable[[ModelVersions], Any]] = {
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_a_writer_gives_up_and_names_the_lock(versions: ModelVersions, name: str) -> None:
+def test_a_writer_times_out_and_names_the_lock(versions: ModelVersions, name: str) -> None:
     impatient = ModelVersions(versions.folder, lock_seconds=0.05)
     with locked_by_a_stopped_process(versions.folder / ".lock"):
         with pytest.raises(StoreBusy, match=r"^the lock demo/\.lock is held by another process for more than 0\.05 s$"):
@@ -33,7 +33,7 @@ def test_a_writer_gives_up_and_names_the_lock(versions: ModelVersions, name: str
     impatient.activate(2)
 
 
-def test_opening_a_version_gives_up_and_reading_its_manifest_needs_no_lock(versions: ModelVersions) -> None:
+def test_open_times_out_and_reading_the_manifest_needs_no_lock(versions: ModelVersions) -> None:
     impatient = ModelVersions(versions.folder, lock_seconds=0.05)
     with locked_by_a_stopped_process(versions.folder / "1" / "manifest.json"):
         with pytest.raises(StoreBusy, match=r"the lock 1/manifest\.json is held"):
@@ -44,12 +44,12 @@ def test_opening_a_version_gives_up_and_reading_its_manifest_needs_no_lock(versi
 
 def test_a_lock_that_is_released_in_time_is_taken(tmp_path: Path) -> None:
     with locked_by_a_stopped_process(tmp_path / "lock"):
-        pass  # its holder is dead now
+        pass  # the holder is dead after this block
     with exclusive(tmp_path / "lock", seconds=60):
         pass
 
 
-def test_rolling_back_does_not_pass_over_a_version_that_cannot_be_read_now(versions: ModelVersions) -> None:
+def test_roll_back_does_not_skip_a_version_that_cannot_be_read_now(versions: ModelVersions) -> None:
     versions.activate(2)
     publish(Store(versions.folder.parent), seed=3, activate=True)
     impatient = ModelVersions(versions.folder, lock_seconds=0.05)
@@ -60,7 +60,7 @@ def test_rolling_back_does_not_pass_over_a_version_that_cannot_be_read_now(versi
     assert impatient.rollback() == 2
 
 
-def test_verifying_names_what_cannot_be_read_and_goes_on(
+def test_verify_reports_an_unreadable_version_and_continues(
     versions: ModelVersions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("model_store.versions.model_versions.READER_SECONDS", 0.05)
@@ -68,4 +68,4 @@ def test_verifying_names_what_cannot_be_read_and_goes_on(
         assert main(["--store", str(versions.folder.parent), "verify", "--all"]) == 1
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("demo 1: NOT VERIFIED: the lock 1/manifest.json is held by another process")
-    assert second.startswith("demo 2: every file as published")
+    assert second.startswith("demo 2: every file is as published")

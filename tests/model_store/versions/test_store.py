@@ -1,4 +1,4 @@
-"""Publishing, going live, going back, and cleaning up."""
+"""Publishing, activation, roll-back and pruning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from model_store import (
     UnknownModel,
     UnknownVersion,
 )
-from model_store.versions.live_version import LiveLog
+from model_store.versions.activation_log import ActivationLog
 from tests.model_store.samples import publish
 
 
@@ -31,7 +31,7 @@ def four_versions(store: Store) -> ModelVersions:
     return store.model("demo")
 
 
-def test_versions_count_up_and_nothing_is_live_unasked(store: Store) -> None:
+def test_version_numbers_rise_and_publishing_activates_nothing(store: Store) -> None:
     assert store.models() == []
     versions = four_versions(store)
     assert store.models() == ["demo"]
@@ -43,7 +43,7 @@ def test_versions_count_up_and_nothing_is_live_unasked(store: Store) -> None:
         store.model("other")
 
 
-def test_rolling_back_walks_down_what_was_live(store: Store) -> None:
+def test_roll_backs_follow_the_history_of_live_versions(store: Store) -> None:
     versions = four_versions(store)
     for version in (1, 3, 2):
         versions.activate(version)
@@ -52,7 +52,7 @@ def test_rolling_back_walks_down_what_was_live(store: Store) -> None:
         versions.rollback()
     versions.activate(4)
     assert versions.rollback() == 1
-    log = [(event.action, event.version) for event in versions.history().events]
+    log = [(entry.action, entry.version) for entry in versions.history().entries]
     assert log == [
         ("activate", 1),
         ("activate", 3),
@@ -68,10 +68,10 @@ def test_activating_the_live_version_changes_nothing(store: Store) -> None:
     versions = four_versions(store)
     versions.activate(1)
     versions.activate(1)
-    assert len(versions.history().events) == 1
+    assert len(versions.history().entries) == 1
 
 
-def test_rolling_back_passes_over_what_is_gone_or_damaged(store: Store) -> None:
+def test_roll_back_skips_removed_and_damaged_versions(store: Store) -> None:
     versions = four_versions(store)
     for version in (1, 2, 3, 4):
         versions.activate(version)
@@ -82,7 +82,7 @@ def test_rolling_back_passes_over_what_is_gone_or_damaged(store: Store) -> None:
         versions.rollback()
 
 
-def test_rolling_back_to_nothing_says_why(store: Store) -> None:
+def test_a_roll_back_without_a_target_states_the_reason(store: Store) -> None:
     versions = four_versions(store)
     versions.activate(1)
     versions.activate(2)
@@ -92,7 +92,7 @@ def test_rolling_back_to_nothing_says_why(store: Store) -> None:
     assert versions.live() == 2
 
 
-def test_a_damaged_version_does_not_go_live(versions: ModelVersions) -> None:
+def test_a_damaged_version_is_not_activated(versions: ModelVersions) -> None:
     (versions.folder / "2" / "sums.safetensors").write_bytes(b"x")
     with pytest.raises(SnapshotError, match=r"sums.safetensors: is 1 bytes long"):
         versions.activate(2)
@@ -100,20 +100,20 @@ def test_a_damaged_version_does_not_go_live(versions: ModelVersions) -> None:
 
 
 @pytest.mark.parametrize("action", ["activate", "rollback"])
-def test_a_change_that_died_halfway_did_not_happen(versions: ModelVersions, action: str) -> None:
-    """The log is written before CURRENT: here as after a death between the two."""
+def test_an_interrupted_change_is_ignored(versions: ModelVersions, action: str) -> None:
+    """HISTORY is written before CURRENT. Here a process died between the two writes."""
     versions.activate(2)
     log = versions.folder / "HISTORY"
     log.write_text(log.read_text() + json.dumps({"action": action, "version": 1, "at": "2026-01-01T00:00:00+00:00"}) + "\n")
-    assert [event.version for event in versions.history().events] == [1, 2]
+    assert [entry.version for entry in versions.history().entries] == [1, 2]
     assert versions.rollback() == 1
-    assert [event.action for event in versions.history().events] == ["activate", "activate", "rollback"]
+    assert [entry.action for entry in versions.history().entries] == ["activate", "activate", "rollback"]
 
 
-def test_damage_to_current_and_history_is_named(versions: ModelVersions) -> None:
+def test_damage_to_current_and_history_is_reported(versions: ModelVersions) -> None:
     (versions.folder / "HISTORY").write_text("{")
     state = versions.state()
-    assert (state.live, state.history.events) == (1, ())
+    assert (state.live, state.history.entries) == (1, ())
     assert state.problem is not None
     assert state.problem.startswith("HISTORY: 1 line(s) cannot be understood")
     (versions.folder / "CURRENT").write_text("../2")
@@ -135,7 +135,7 @@ def test_damage_to_current_and_history_is_named(versions: ModelVersions) -> None
         b"1",
     ],
 )
-def test_activating_mends_what_was_damaged(versions: ModelVersions, current: bytes, history: bytes) -> None:
+def test_activation_repairs_current_and_history(versions: ModelVersions, current: bytes, history: bytes) -> None:
     (versions.folder / "CURRENT").write_bytes(current)
     (versions.folder / "HISTORY").write_bytes(history)
     for use in (versions.live, versions.history, versions.open, versions.rollback):
@@ -143,7 +143,7 @@ def test_activating_mends_what_was_damaged(versions: ModelVersions, current: byt
             use()
     versions.activate(2)
     assert versions.live() == 2
-    assert [event.version for event in versions.history().events] == [2]
+    assert [entry.version for entry in versions.history().entries] == [2]
     assert (versions.folder / "CURRENT.damaged").read_bytes() == current
     assert (versions.folder / "HISTORY.damaged").read_bytes() == history
 
@@ -158,7 +158,7 @@ DAMAGED_LINES = (
 
 
 @pytest.mark.parametrize("damaged", DAMAGED_LINES)
-def test_one_damaged_line_of_the_history_costs_no_other_line(store: Store, damaged: str) -> None:
+def test_a_damaged_line_of_the_history_leaves_the_other_lines_readable(store: Store, damaged: str) -> None:
     versions = four_versions(store)
     for version in (1, 2, 3):
         versions.activate(version)
@@ -167,37 +167,37 @@ def test_one_damaged_line_of_the_history_costs_no_other_line(store: Store, damag
     damage = damaged.encode() + b"\n"
     log.write_bytes(first + damage + third)
     history = versions.history()
-    assert ([event.version for event in history.events], history.unreadable) == ([1, 3], 1)
+    assert ([entry.version for entry in history.entries], history.unreadable) == ([1, 3], 1)
     assert "HISTORY: 1 line(s) cannot be understood" in (versions.state().problem or "")
     assert versions.prune(keep=1).removed == [2]
     assert versions.rollback() == 1
-    assert ([event.version for event in versions.history().events], versions.state().problem) == ([1, 3, 1], None)
+    assert ([entry.version for entry in versions.history().entries], versions.state().problem) == ([1, 3, 1], None)
     assert (versions.folder / "HISTORY.damaged").read_bytes() == first + damage + third
 
 
-def test_a_damaged_last_line_is_not_taken_for_one_that_did_not_happen(versions: ModelVersions) -> None:
+def test_a_damaged_last_line_is_not_treated_as_an_interrupted_change(versions: ModelVersions) -> None:
     versions.activate(2)
     log = versions.folder / "HISTORY"
     log.write_bytes(log.read_bytes()[:-20])
-    assert [event.version for event in versions.history().events] == [1]
+    assert [entry.version for entry in versions.history().entries] == [1]
     assert versions.rollback() == 1
 
 
-def test_a_damaged_current_costs_no_line_of_the_history(store: Store) -> None:
+def test_a_damaged_current_leaves_the_history_readable(store: Store) -> None:
     versions = four_versions(store)
     versions.activate(1)
     versions.activate(2)
     (versions.folder / "CURRENT").write_text("garbage")
     state = versions.state()
-    assert (state.live, [event.version for event in state.history.events]) == (None, [1, 2])
+    assert (state.live, [entry.version for entry in state.history.entries]) == (None, [1, 2])
     assert "CURRENT: holds 'garbage'" in (state.problem or "")
     versions.activate(3)
-    assert [event.version for event in versions.history().events] == [1, 2, 3]
+    assert [entry.version for entry in versions.history().entries] == [1, 2, 3]
     assert versions.rollback() == 2
 
 
-def test_a_history_that_cannot_be_read_is_not_set_aside(versions: ModelVersions, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An I/O error says nothing about what the file holds."""
+def test_a_history_with_an_io_error_is_not_renamed(versions: ModelVersions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An I/O error does not prove that the content is damaged."""
     opened = Path.open
 
     def fails(path: Path, *arguments: Any, **options: Any) -> Any:
@@ -211,16 +211,16 @@ def test_a_history_that_cannot_be_read_is_not_set_aside(versions: ModelVersions,
             with pytest.raises(StoreUnavailable, match="HISTORY: cannot be read: Input/output error"):
                 use()
         assert versions.state().problem == "HISTORY: cannot be read: Input/output error"
-    assert (versions.live(), [event.version for event in versions.history().events]) == (1, [1])
+    assert (versions.live(), [entry.version for entry in versions.history().entries]) == (1, [1])
 
 
 def test_a_time_without_an_offset_is_utc(versions: ModelVersions) -> None:
     (versions.folder / "HISTORY").write_text('{"action": "activate", "version": 1, "at": "2026-01-01T12:00:00"}\n')
-    (event,) = versions.history().events
-    assert datetime.fromisoformat(event.at) == datetime(2026, 1, 1, 12, tzinfo=UTC)
+    (entry,) = versions.history().entries
+    assert datetime.fromisoformat(entry.at) == datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def test_publishing_does_not_need_to_know_what_is_live(versions: ModelVersions) -> None:
+def test_publishing_works_with_a_damaged_current(versions: ModelVersions) -> None:
     (versions.folder / "CURRENT").write_bytes(b"garbage")
     assert publish(Store(versions.folder.parent)) == 3
 
@@ -234,7 +234,7 @@ def test_a_version_of_another_model_is_refused(versions: ModelVersions) -> None:
     assert ModelVersions(other).prune(keep=1).in_use == []
 
 
-def test_odd_things_among_the_versions_stop_nobody(store: Store) -> None:
+def test_unexpected_files_among_the_versions_are_ignored(store: Store) -> None:
     versions = four_versions(store)
     versions.activate(4)
     (versions.folder / "1" / "manifest.json").unlink()
@@ -249,12 +249,12 @@ def test_odd_things_among_the_versions_stop_nobody(store: Store) -> None:
     assert publish(store, 7) == 7
 
 
-def test_history_read_while_a_version_goes_live_is_never_short(
+def test_history_is_complete_while_a_version_goes_live(
     versions: ModelVersions,
 ) -> None:
     answers = iter([1, 2, 2])
 
-    class Changing(LiveLog):
+    class Changing(ActivationLog):
         def live(self) -> int:
             now = next(answers)
             if now == 1:
@@ -266,10 +266,10 @@ def test_history_read_while_a_version_goes_live_is_never_short(
                 )
             return now
 
-    assert [event.version for event in Changing(versions.folder).history().events] == [1, 2]
+    assert [entry.version for entry in Changing(versions.folder).history().entries] == [1, 2]
 
 
-def test_pruning_keeps_the_newest_the_live_and_the_one_to_go_back_to(store: Store) -> None:
+def test_pruning_keeps_the_newest_the_live_and_the_roll_back_version(store: Store) -> None:
     versions = four_versions(store)
     publish(store, 4)
     versions.activate(2)
@@ -282,7 +282,7 @@ def test_pruning_keeps_the_newest_the_live_and_the_one_to_go_back_to(store: Stor
         versions.prune(keep=0)
 
 
-def test_pruning_keeps_a_way_back_even_where_versions_are_gone(store: Store) -> None:
+def test_pruning_keeps_a_roll_back_version_if_others_are_gone(store: Store) -> None:
     versions = four_versions(store)
     for version in (1, 2, 3):
         versions.activate(version)
@@ -305,7 +305,7 @@ def test_a_version_cannot_be_pruned_while_it_goes_live(store: Store, monkeypatch
     versions.open().close()
 
 
-def test_a_version_that_is_read_is_not_pruned(store: Store) -> None:
+def test_an_open_version_is_not_pruned(store: Store) -> None:
     versions = four_versions(store)
     snapshot = versions.open(1)
     pruned = versions.prune(keep=1)
@@ -314,7 +314,7 @@ def test_a_version_that_is_read_is_not_pruned(store: Store) -> None:
     assert versions.prune(keep=1).removed == [1]
 
 
-def test_a_failed_opening_holds_nothing(store: Store) -> None:
+def test_a_failed_open_releases_its_lock(store: Store) -> None:
     versions = four_versions(store)
     (versions.folder / "1" / "weights.safetensors").write_bytes(b"")
     with pytest.raises(SnapshotError):
@@ -322,13 +322,13 @@ def test_a_failed_opening_holds_nothing(store: Store) -> None:
     assert 1 in versions.prune(keep=1).removed
 
 
-def test_numbers_are_never_given_twice(store: Store) -> None:
+def test_version_numbers_are_never_reused(store: Store) -> None:
     versions = four_versions(store)
     versions.prune(keep=1)
     assert publish(store, 9) == 5
 
 
-def test_pruning_removes_what_the_dead_left_and_nothing_of_the_living(versions: ModelVersions) -> None:
+def test_pruning_removes_leftovers_of_dead_processes_only(versions: ModelVersions) -> None:
     dead = versions.folder / ".publishing-dead"
     dead.mkdir()
     (dead / "states").mkdir()
@@ -338,7 +338,7 @@ def test_pruning_removes_what_the_dead_left_and_nothing_of_the_living(versions: 
     (versions.folder / ".CURRENT-dead").touch()
     (versions.folder / ".git").mkdir()
     (versions.folder / ".nfs0001").touch()
-    with versions._staging() as staging:
+    with versions._staging_folder() as staging:
         assert versions.prune(keep=2).leftovers == 4
         assert staging.is_dir()
         hidden = {path.name for path in versions.folder.glob(".*")}
@@ -346,27 +346,27 @@ def test_pruning_removes_what_the_dead_left_and_nothing_of_the_living(versions: 
     assert {path.name for path in versions.folder.glob(".*")} == {".lock", ".git", ".nfs0001"}
 
 
-def test_the_history_says_what_was_left_and_why(versions: ModelVersions) -> None:
+def test_the_history_records_the_replaced_version_and_the_reason(versions: ModelVersions) -> None:
     live = versions.live()
     publish(Store(versions.folder.parent), seed=9, activate=True)
     left = versions.live()
     versions.rollback(why="it failed")
-    last = versions.history().events[-1]
+    last = versions.history().entries[-1]
     assert (last.action, last.version, last.left, last.why) == ("rollback", live, left, "it failed")
-    before = versions.history().events[-2]
+    before = versions.history().entries[-2]
     assert (before.action, before.left, before.why) == ("activate", None, None)
 
 
-def test_publishing_removes_what_a_killed_publisher_left(versions: ModelVersions) -> None:
+def test_publishing_removes_leftovers_of_a_killed_publisher(versions: ModelVersions) -> None:
     (versions.folder / ".publishing-dead").mkdir()
     (versions.folder / ".publishing-dead" / "half").write_text("of a version")
-    with versions._staging() as living:
+    with versions._staging_folder() as living:
         publish(Store(versions.folder.parent), seed=9)
         assert living.is_dir()
     assert not [path for path in versions.folder.iterdir() if path.name.startswith(".publishing")]
 
 
-def test_a_last_look_can_keep_a_version_from_going_live(versions: ModelVersions) -> None:
+def test_last_look_can_prevent_an_activation(versions: ModelVersions) -> None:
     live = versions.live()
     published = publish(Store(versions.folder.parent), seed=9)
 
@@ -375,10 +375,10 @@ def test_a_last_look_can_keep_a_version_from_going_live(versions: ModelVersions)
 
     with pytest.raises(KeyboardInterrupt):
         versions.activate(published, last_look=changes_its_mind)
-    assert (versions.live(), versions.history().events[-1].version) == (live, live)
+    assert (versions.live(), versions.history().entries[-1].version) == (live, live)
 
 
-def test_a_signal_right_after_the_folder_is_made_leaves_nothing(versions: ModelVersions) -> None:
+def test_a_signal_after_the_staging_folder_is_created_leaves_nothing(versions: ModelVersions) -> None:
     before = {path.name for path in versions.folder.iterdir()}
 
     class InterruptedPath(PosixPath):
@@ -387,12 +387,12 @@ def test_a_signal_right_after_the_folder_is_made_leaves_nothing(versions: ModelV
             raise KeyboardInterrupt
 
     interrupted = ModelVersions(InterruptedPath(versions.folder))
-    with pytest.raises(KeyboardInterrupt), interrupted._staging():
+    with pytest.raises(KeyboardInterrupt), interrupted._staging_folder():
         pytest.fail("it was interrupted")
     assert {path.name for path in versions.folder.iterdir()} == before | {".lock"}
 
 
-def test_stray_files_are_no_versions_and_no_models(versions: ModelVersions) -> None:
+def test_stray_files_are_neither_versions_nor_models(versions: ModelVersions) -> None:
     (versions.folder / "notes").mkdir()
     (versions.folder / "007").mkdir()
     (versions.folder.parent / ".cache").mkdir()
@@ -404,12 +404,12 @@ def test_stray_files_are_no_versions_and_no_models(versions: ModelVersions) -> N
     assert Store(versions.folder.parent).models() == ["demo"]
 
 
-def test_other_users_may_read_what_is_published(versions: ModelVersions) -> None:
+def test_other_users_can_read_published_files(versions: ModelVersions) -> None:
     for path in (versions.folder / "1").rglob("*"):
         assert path.stat().st_mode & 0o044 == 0o044, path
 
 
-def test_the_live_version_is_opened_even_if_it_changes_meanwhile(versions: ModelVersions) -> None:
+def test_open_follows_a_change_of_the_live_version(versions: ModelVersions) -> None:
     """CURRENT is read, then another version goes live and the first is pruned, then it is opened."""
     answers = iter([7, 2, 2])
 

@@ -1,7 +1,7 @@
-"""Forks publishers that can be killed: one process pays for loading torch, its children are ready at once.
+"""Forks publishers to be killed. Only this process loads torch; its children start at once.
 
-`python -m tests.model_store.versions.zygote STORE`: every line read starts a publisher. Its process id is written,
-then a line "published N" or "activated N" for each completed step.
+`python -m tests.model_store.versions.zygote STORE` starts a publisher for every line of standard input. It prints the
+process id, and then "published N" or "activated N" for each completed step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def publish_for_ever(root: Path, output: int) -> None:
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # no thread pool, which a fork would not survive
+    torch.set_num_threads(1)  # a thread pool does not survive a fork
     for _ in sys.stdin:
         child = os.fork()
         if child == 0:

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from model_store import InvalidName
-from model_store.format.names import checked_model
+from model_store.format.layout import checked_model
 from service.jobs.record import Job
 
 

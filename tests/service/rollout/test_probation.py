@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from model_store import Event, ModelVersions, Store, StoreUnavailable
-from model_store.versions.live_version import LiveLog
+from model_store import HistoryEntry, ModelVersions, Store, StoreUnavailable
+from model_store.versions.activation_log import ActivationLog
 from service.engines.served_model import load
 from service.http.errors import Refusal
 from service.predict.batching import Batcher
@@ -48,7 +48,7 @@ def bad_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def history(root: Path) -> list[tuple[str, int]]:
-    return [(event.action, event.version) for event in Store(root).model("demo").history().events]
+    return [(event.action, event.version) for event in Store(root).model("demo").history().entries]
 
 
 def serving(client: httpx.Client) -> int:
@@ -165,8 +165,8 @@ def go_live_damaged(root: Path, version: int) -> None:
     content = bytearray(states.read_bytes())
     content[-1] ^= 1
     states.write_bytes(content)
-    log = LiveLog(root / "demo")
-    log.make_live(log.history(), Event("activate", version, datetime.now(UTC).isoformat()))
+    log = ActivationLog(root / "demo")
+    log.append(log.history(), HistoryEntry("activate", version, datetime.now(UTC).isoformat()))
 
 
 def test_a_version_that_is_proven_wrong_is_left_by_one_worker_of_several(two: Path) -> None:

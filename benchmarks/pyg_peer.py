@@ -1,4 +1,4 @@
-"""PyTorch Geometric's SGFormer and ours, with the same sizes and the same weights, ready to run on one graph."""
+"""PyTorch Geometric's SGFormer and ours, with the same sizes and weights, on one graph."""
 
 from __future__ import annotations
 
@@ -37,11 +37,13 @@ class Pair:
         half, quarter = graph.num_nodes // 2, graph.num_nodes // 4
         shuffled = torch.randperm(graph.num_nodes)
         self.parts = shuffled[:half], shuffled[half : half + quarter]
-        """Nodes that train and nodes that validate."""
+        """Training nodes and validation nodes."""
 
     def their_logits(self) -> Run:
         rows = self.graph.features
-        features = torch.from_numpy(rows.toarray() if isinstance(rows, SparseRows) else rows)  # PyG's model reads dense ones
+        features = torch.from_numpy(
+            rows.toarray() if isinstance(rows, SparseRows) else rows
+        )  # PyG's model needs dense features
         edges = torch.from_numpy(self.graph.adjacency.edge_index())
         batch = torch.zeros(self.graph.num_nodes, dtype=torch.long)
         return lambda: self.theirs(features, edges, batch)
@@ -57,27 +59,37 @@ class Pair:
         return _streaming(self.ours, self.graph)
 
     def paper_forward(self) -> Run:
-        """The paper's model of the same sizes: one input layer for both branches, one norm for the whole matrix."""
+        """The paper's model with the same sizes: one input layer for both branches, one norm for the whole matrix."""
         config = ModelConfig(in_features=self.graph.num_features, out_features=CLASSES, hidden=HIDDEN, layers=LAYERS)
         return _streaming(SGFormer(config), self.graph)
 
     def their_epoch(self) -> Run:
-        """A step on the training nodes, and the validation nodes' logits in evaluation mode, as an ordinary loop has it."""
-        logits, optimizer = self.their_logits(), torch.optim.Adam(self.theirs.parameters(), lr=1e-3)
-        return _epoch(self.theirs, optimizer, self.labels, self.parts, lambda nodes: logits()[nodes])
+        """A step on the training nodes, and the logits of the validation nodes in evaluation mode."""
+        logits = self.their_logits()
+        return self._epoch(self.theirs, lambda nodes: logits()[nodes])
 
     def our_epoch(self) -> Run:
-        """The same, as `training.fit.loop` has it."""
-        inputs, optimizer = self.ours.prepare(self.graph), torch.optim.Adam(self.ours.parameters(), lr=1e-3)
-        return _epoch(
-            self.ours, optimizer, self.labels, self.parts, lambda nodes: F.log_softmax(self.ours(inputs, nodes), dim=-1)
-        )
+        """The same, as in `training.fit.loop`."""
+        inputs = self.ours.prepare(self.graph)
+        return self._epoch(self.ours, lambda nodes: F.log_softmax(self.ours(inputs, nodes), dim=-1))
+
+    def _epoch(self, model: torch.nn.Module, logits: Callable[[torch.Tensor], torch.Tensor]) -> Run:
+        training_nodes, validation_nodes = self.parts
+        step = _training_step(model, lambda: logits(training_nodes), self.labels[training_nodes])
+
+        def epoch() -> torch.Tensor:
+            step()
+            model.eval()
+            with torch.inference_mode():
+                return logits(validation_nodes)
+
+        return epoch
 
     def their_step(self) -> Run:
-        return _training(self.theirs, self.their_logits(), self.labels)
+        return _training_step(self.theirs, self.their_logits(), self.labels)
 
     def our_step(self) -> Run:
-        return _training(self.ours, self.our_logits(), self.labels)
+        return _training_step(self.ours, self.our_logits(), self.labels)
 
 
 def _evaluating(model: torch.nn.Module, logits: Run) -> Run:
@@ -90,40 +102,19 @@ def _evaluating(model: torch.nn.Module, logits: Run) -> Run:
 
 
 def _streaming(model: SGFormer, graph: Graph) -> Run:
-    """The streamed forward, weights to log-probabilities."""
+    """The streamed forward, from weights to log-probabilities."""
     forward, weights = FullForward(model.config, graph), model.weights()
 
     def run() -> torch.Tensor:
         logits = torch.from_numpy(forward.logits(weights))
-        for rows in logits.split(8192):  # PyG's model ends with it too
+        for rows in logits.split(8192):  # PyG's model ends with a log-softmax, too
             torch.log_softmax(rows, dim=-1, out=rows)
         return logits
 
     return run
 
 
-def _epoch(
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    labels: torch.Tensor,
-    parts: tuple[torch.Tensor, torch.Tensor],
-    logits: Callable[[torch.Tensor], torch.Tensor],
-) -> Run:
-    trains, validates = parts
-
-    def epoch() -> torch.Tensor:
-        model.train()
-        optimizer.zero_grad()
-        F.nll_loss(logits(trains), labels[trains]).backward()
-        optimizer.step()
-        model.eval()
-        with torch.inference_mode():
-            return logits(validates)
-
-    return epoch
-
-
-def _training(model: torch.nn.Module, logits: Run, labels: torch.Tensor) -> Run:
+def _training_step(model: torch.nn.Module, logits: Run, labels: torch.Tensor) -> Run:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
     def step() -> torch.Tensor:
