@@ -72,18 +72,27 @@ class AttentionSums:
         return self - self.of_rows(self.normalization, query, key, value)
 
     def attend(self, query: Array, value: Array) -> Array:
-        """The attention output (n, hidden) of rows that are already in these sums, averaged over the heads."""
+        """The attention output (n, hidden) of rows that these sums include, averaged over the heads."""
+        if self.count < 1:
+            raise SumsError("sums over no rows cannot be attended to")
         scale = _scale(self.normalization, self.query_square, self.key_square, self.count)
         return _weighted(value, *self._products(query, scale))
 
-    def attend_each_added(self, query: Array, key: Array, value: Array) -> Array:
-        """The attention output of new rows, each as if it alone had been added: `with_rows` for one, without n copies."""
+    def attend_each_added(self, query: Array, key: Array, value: Array, added: Array | None = None) -> Array:
+        """The attention output of new rows, each as if it alone had been added (`with_rows`), without n copies of the sums.
+
+        `added` (n, 1, 1), if given, is 0 for rows that the sums include already, and 1 for new rows.
+        """
         mixed, total = self._products(query)
+        count = self.count + (1 if added is None else _double(added))
+        if added is not None:
+            query, key = query * added, key * added
         own = (query * key).sum(-1)[:, :, None]  # (n, H, 1)
-        query_square = self.query_square + _double((query * query).sum((1, 2)))[:, None, None]
-        key_square = self.key_square + _double((key * key).sum((1, 2)))[:, None, None]
-        scale = _scale(self.normalization, query_square, key_square, self.count + 1)
-        scale = ops_for(query).cast(scale, like=query)
+        query_square, key_square = self.query_square, self.key_square
+        if self.normalization == "frobenius":
+            query_square = query_square + _double((query * query).sum((1, 2)))[:, None, None]
+            key_square = key_square + _double((key * key).sum((1, 2)))[:, None, None]
+        scale = ops_for(query).cast(_scale(self.normalization, query_square, key_square, count), like=query)
         return _weighted(value, (mixed + own * value) * scale, (total + own) * scale)
 
     def to(self, like: Array) -> AttentionSums:
@@ -123,12 +132,10 @@ class AttentionSums:
         )
 
 
-def _scale(normalization: Normalization, query_square: Array, key_square: Array, count: int) -> Array:
-    """1 / (|Q| |K| N), or 1 / N where rows are unit rows already. No queries at all attend to nothing, not to NaN."""
-    if count < 1:
-        raise SumsError("sums over no rows cannot be attended to")
+def _scale(normalization: Normalization, query_square: Array, key_square: Array, count: Array) -> Array:
+    """1 / (|Q| |K| N), or 1 / N for unit rows. If all queries are zero they attend to nothing: 0 instead of NaN."""
     if normalization == "row":
-        return np.float64(1 / count)
+        return np.float64(1) / count
     norms = (query_square * key_square) ** 0.5 * count
     return (norms > 0) / (norms + (norms == 0))
 

@@ -131,6 +131,8 @@ NUMPY = NumpyOps()
 def ops_for(array: Array) -> Ops:
     if isinstance(array, np.ndarray):
         return NUMPY
+    if hasattr(array, "ops"):  # an OnnxArray, which records
+        return array.ops  # type: ignore[no-any-return]
     from sgformer.arrays.torch_operations import TorchOps
 
     return TorchOps(array.device)

@@ -15,7 +15,8 @@ from sgformer.config import ModelConfig
 from sgformer.errors import GraphError
 from sgformer.features import SparseRows, column_statistics, folded, transformed
 from sgformer.graph import Graph
-from sgformer.request_time.inference import ROW_EPSILON, InferenceModel
+from sgformer.request_time.inference import InferenceModel
+from sgformer.request_time.layers import ROW_EPSILON
 from sgformer.torch_model.attention import attend, unit_rows
 from sgformer.torch_model.dropout import dropout
 from sgformer.torch_model.propagation import Propagation, SparseFeatures, linear, rows_of
