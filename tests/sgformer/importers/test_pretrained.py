@@ -147,7 +147,7 @@ def test_odd_tensors_of_the_authors_are_named_or_read() -> None:
 
 
 def test_more_than_one_attention_layer_is_refused_with_the_reason() -> None:
-    with pytest.raises(WeightsError, match="2 attention layers; only one can be served exactly, because a new node moves"):
+    with pytest.raises(WeightsError, match="2 attention layers; only one can be served exactly, because a new node changes"):
         from_pyg(pyg_model(attention_layers=2).state_dict())
     shapes = authors.attention_shapes(WIDE, HIDDEN, 1, value_map=True, layers=3)
     with pytest.raises(WeightsError, match="3 attention layers"):
