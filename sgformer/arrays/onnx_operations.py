@@ -1,7 +1,7 @@
-"""Array operations that record an ONNX graph instead of computing: a third library beside numpy and torch.
+"""Operations that record an ONNX graph instead of computing.
 
-Run the request-time mathematics on `OnnxArray`s, and the `OnnxRecorder` holds the nodes of a graph that computes the same.
-Only what the output head uses is here. No size is known while a graph is recorded, and no branch may look at a value.
+Code that runs on `OnnxArray`s leaves the nodes of an equivalent graph in their `OnnxRecorder`. Only the operations of the output
+head are here. Sizes and values are unknown while a graph is recorded, so no branch may depend on them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class OnnxArray:
     """The name and type of a value in the graph that `ops` records. An operator adds a node and returns its output."""
 
     shape = (None, None, None)
-    """Unknown: the mathematics may ask whether a size is 1, and takes the general path."""
+    """Unknown sizes: code that has a shortcut for size 1 takes the general path."""
     __array_ufunc__ = None  # numpy scalars leave their operators to this class
 
     def __init__(self, ops: OnnxRecorder, name: str, dtype: np.dtype[Any]) -> None:
@@ -42,7 +42,7 @@ class OnnxArray:
         return self.ops.node("Pow", self, exponent)
 
     def __gt__(self, other: Array) -> OnnxArray:
-        """1 where it holds and 0 elsewhere, in the type of this array: ONNX does no arithmetic with truth values."""
+        """1 or 0, in the type of this array: ONNX has no arithmetic on booleans."""
         return self.ops.cast(self.ops.node("Greater", self, other), like=self)
 
     def __eq__(self, other: object) -> OnnxArray:  # type: ignore[override]  # elementwise, as in numpy
