@@ -1,6 +1,7 @@
-"""SGFormer: exact linear attention over a graph, and exact answers for nodes that the graph has never seen.
+"""SGFormer: exact linear attention over a graph, and exact answers for nodes that are not in the graph.
 
-Importing this package does not import torch. Names that need it are loaded when they are first used.
+Belongs here: the model and its mathematics. Does not belong here: files and HTTP.
+Importing this package does not import torch: names that need torch are loaded at first use.
 """
 
 from importlib import import_module

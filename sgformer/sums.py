@@ -1,7 +1,7 @@
-"""The global sums: all that one node needs to know of all the others (docs/mathematics.md section 3).
+"""The global attention sums, from which the all-pair attention of a row is computed (docs/mathematics.md section 3).
 
-With S = K^T V, s = K^T 1 and the norms of Q and K, the all-pair attention of any row costs O(d^2), whatever N is. The sums
-are additive, so chunks, processes and machines add up to exactly the attention over all of their rows.
+With S = K^T V, s = K^T 1 and the norms of Q and K, the attention of a row costs O(d^2), independent of N. The sums are
+additive: sums over chunks, processes or machines add up to the sums over all rows.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sgformer.errors import SumsError
 
 @dataclass(frozen=True)
 class AttentionSums:
-    """Float64 sums over `count` rows. Rows are (n, heads, hidden) queries, keys and values, as `InferenceModel` makes them;
-    values may also be (n, 1, hidden), one for all heads.
+    """Float64 sums over `count` rows of queries, keys and values (n, heads, hidden), as `InferenceModel` computes them.
 
-    With `row` normalisation the keys and queries come in as unit rows, and the two squared norms stay zero.
+    Values may also be (n, 1, hidden), the same for all heads. With `row` normalisation the queries and keys are unit rows,
+    and the two squared norms stay zero.
     """
 
     normalization: Normalization
@@ -31,7 +31,7 @@ class AttentionSums:
     key: Array
     """s: (heads, hidden)."""
     query_square: Array
-    """|Q|^2 over all rows *and heads*: the authors' code takes one norm of the whole matrix."""
+    """|Q|^2 over all rows and all heads: the authors' code takes the norm of the whole matrix."""
     key_square: Array
     count: int
 
@@ -42,7 +42,7 @@ class AttentionSums:
 
     @classmethod
     def of_rows(cls, normalization: Normalization, query: Array | None, key: Array, value: Array) -> AttentionSums:
-        """The sums of these rows alone. Products run in the rows' own precision: hand over chunks, and add them up.
+        """The sums over these rows. Products run in the precision of the rows: for accuracy, pass chunks and add the sums.
 
         `query` may be None with `row` normalisation, which does not sum over queries.
         """
@@ -68,7 +68,7 @@ class AttentionSums:
         return self + self.of_rows(self.normalization, query, key, value)
 
     def without_rows(self, query: Array, key: Array, value: Array) -> AttentionSums:
-        """The sums with these rows, which must be among them, taken out."""
+        """The sums with these rows removed. The sums must include them."""
         return self - self.of_rows(self.normalization, query, key, value)
 
     def attend(self, query: Array, value: Array) -> Array:
@@ -96,7 +96,7 @@ class AttentionSums:
         return _weighted(value, (mixed + own * value) * scale, (total + own) * scale)
 
     def to(self, like: Array) -> AttentionSums:
-        """The same sums where `like` lives (still float64), so that attending moves nothing between devices."""
+        """The same float64 sums on the device of `like`, so that attending copies nothing between devices."""
         return self._mapped(lambda array: ops_for(like).cast(array, like=_double(like)))
 
     def on_host(self) -> AttentionSums:
@@ -108,7 +108,7 @@ class AttentionSums:
         return replace(self, **{name: convert(getattr(self, name)) for name in names})
 
     def _products(self, query: Array, scale: Array | float = 1.0) -> tuple[Array, Array]:
-        """Q S and Q s, times a scalar."""
+        """Q S and Q s, times `scale`."""
         ops = ops_for(query)
         mixed = ops.head_product(query, ops.cast(self.key_value * scale, like=query))  # (n, H, d)
         total = ops.head_product(query, ops.cast((self.key * scale)[:, :, None], like=query))  # (n, H, 1)
@@ -117,7 +117,7 @@ class AttentionSums:
     def _combined(self, other: AttentionSums, sign: int) -> AttentionSums:
         if self.normalization != other.normalization or self.key_value.shape != other.key_value.shape:
             raise SumsError(
-                f"sums of {self.normalization} normalisation and shape {tuple(self.key_value.shape)} do not mix with "
+                f"sums of {self.normalization} normalisation and shape {tuple(self.key_value.shape)} cannot be combined with "
                 f"{other.normalization} and {tuple(other.key_value.shape)}"
             )
         if self.count + sign * other.count < 0:
@@ -141,7 +141,7 @@ def _scale(normalization: Normalization, query_square: Array, key_square: Array,
 
 
 def _weighted(value: Array, mixed: Array, total: Array) -> Array:
-    """[V + Q~ S] / [1 + Q~ s], row-wise, then the mean over heads. Works in place on `mixed` and `total`."""
+    """[V + Q~ S] / [1 + Q~ s] per row, then the mean over the heads. Overwrites `mixed` and `total`."""
     mixed += value
     total += 1
     mixed /= total

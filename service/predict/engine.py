@@ -16,7 +16,7 @@ from model_store import Snapshot
 from model_store.publish.onnx_head import sum_feeds
 from service.settings import Settings
 from sgformer import Answers, AttentionSums, ExtendedAnswers, InferenceModel, NewNodes, NodeStates, extend
-from sgformer.request_time.extension import Mode, reach
+from sgformer.request_time.extension import Mode, run_graph_branch
 
 if TYPE_CHECKING:
     import torch
@@ -124,7 +124,7 @@ class OnnxEngine:
     def extended(self, new: NewNodes, mode: Mode = "exact", max_recompute: int | None = None) -> ExtendedAnswers:
         snapshot = self._snapshot
         with _letting_overflow():
-            reached = reach(snapshot.model, snapshot.states, snapshot.adjacency, new, mode, max_recompute)
+            reached = run_graph_branch(snapshot.model, snapshot.states, snapshot.adjacency, new, mode, max_recompute)
         ends = np.cumsum(np.bincount(new.scenarios))
         parts = []
         for start, end in zip([0, *ends[:-1]], ends, strict=True):

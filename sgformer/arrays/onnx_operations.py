@@ -1,7 +1,7 @@
 """Operations that record an ONNX graph instead of computing.
 
-Code that runs on `OnnxArray`s leaves the nodes of an equivalent graph in their `OnnxRecorder`. Only the operations of the output
-head are here. Sizes and values are unknown while a graph is recorded, so no branch may depend on them.
+Code that runs on `OnnxArray`s leaves the nodes of an equivalent graph in their `OnnxRecorder`. Only the operations of the
+output head are here. Sizes and values are unknown while a graph is recorded, so no branch may depend on them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Matrix products whose rows are bitwise independent of batch composition. numpy only.
 
-BLAS chooses a kernel, and with it the order of additions, by the shapes of a product: a row may have other bits alone than in
-a batch. Products of TILE rows at a time always use the same kernel. That kernel may still treat the rows of a tile differently;
-this depends on the shape and not on the values, so a test with random numbers detects it.
+BLAS chooses a kernel, and with it the order of additions, by the shapes of a product: a row may have other bits alone than
+in a batch. Products of TILE rows at a time always use the same kernel. That kernel may still treat the rows of a tile
+differently; this depends on the shape and not on the values, so a test with random numbers detects it.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class TorchOps:
 def shared(array: NDArray[Any]) -> torch.Tensor:
     """A tensor over the memory of `array`, which may be a read-only memory map. The caller must not write to it.
 
-    torch warns about read-only arrays, and warning filters belong to all threads: the array is presented as writable instead.
+    torch warns about read-only arrays, and a warning filter would affect all threads: the array is presented as writable.
     """
     return torch.from_numpy(array if array.flags.writeable else np.asarray(_WritableView(array)))
 

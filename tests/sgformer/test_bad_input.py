@@ -156,7 +156,7 @@ def test_config_from_a_dictionary_knows_every_name() -> None:
         (np.ones((1, 2)), [[]], {}, "features are 2 wide, expected 3"),
         (np.full((2, 3), np.nan), [[], []], {}, r"new node 0: features hold NaN, infinity .* \(row 0, column 0\)"),
         (np.ones((1, 3)), [[], []], {}, r"1 feature row\(s\) for 2 neighbour list\(s\)"),
-        (np.ones((0, 3)), [], {}, "no new node was given"),
+        (np.ones((0, 3)), [], {}, "the request has no new node"),
         (np.ones((2, 3)), [[0], [4]], {}, "new node 1: neighbour 4 is not in the graph, expected ids from 0 to 3"),
         (np.ones((1, 3)), [[-1]], {}, "new node 0: neighbour -1 is not in the graph"),
         (np.ones((1, 3)), [[1.0]], {}, "new node 0: neighbours are float64"),
@@ -228,7 +228,7 @@ def test_a_question_checked_against_another_graph_is_refused(served: Any) -> Non
     """Its ids would otherwise be read as those of the next question in the batch."""
     model, summary, graph = served
     other = NewNodes.build(np.ones((1, 3)), [[7]], num_nodes=9, num_features=3)
-    with pytest.raises(NewNodeError, match="about a graph of 9 nodes, this one has 4"):
+    with pytest.raises(NewNodeError, match="validated for a graph of 9 nodes, this graph has 4"):
         extend(model, summary.states, summary.sums, graph.adjacency, other)
     wide = NewNodes.build(np.ones((1, 5)), [[1]], num_nodes=4, num_features=5)
     with pytest.raises(NewNodeError, match="features are 5 wide, this model expects 3"):

@@ -90,9 +90,9 @@ def test_float32_rows_are_summed_in_float64() -> None:
 
 
 def test_sums_of_different_norms_do_not_mix() -> None:
-    with pytest.raises(SumsError, match=r"row normalisation .* do not mix with frobenius"):
+    with pytest.raises(SumsError, match=r"row normalisation .* cannot be combined with frobenius"):
         AttentionSums.empty("row", 1, 2) + AttentionSums.empty("frobenius", 1, 2)
-    with pytest.raises(SumsError, match=r"shape \(1, 2, 2\) do not mix with row and \(3, 2, 2\)"):
+    with pytest.raises(SumsError, match=r"shape \(1, 2, 2\) cannot be combined with row and \(3, 2, 2\)"):
         AttentionSums.empty("row", 1, 2) + AttentionSums.empty("row", 3, 2)
 
 

@@ -84,8 +84,8 @@ def answer_with_frozen_neighbors(patch: pytest.MonkeyPatch) -> None:
 
 
 def hide_the_new_node_from_its_neighbors(patch: pytest.MonkeyPatch) -> None:
-    original = extension._recomputed
-    patch.setattr(extension, "_recomputed", lambda *args: original(*args[:-1], 0 * args[-1]))
+    original = extension._recompute_layer
+    patch.setattr(extension, "_recompute_layer", lambda *args: original(*args[:-1], 0 * args[-1]))
 
 
 MUTANTS: list[Mutant] = [
