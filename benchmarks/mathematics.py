@@ -14,7 +14,7 @@ from benchmarks.peer import Pair
 from benchmarks.result import Result, at_most, faster, smaller
 from benchmarks.turns import GRAPHS, contestants, take_turns
 from sgformer import Graph, InferenceModel, ModelConfig, NewNodes, SGFormer, Summary, extend, summarize
-from sgformer.full_graph.evaluation import full_logits
+from sgformer.full_graph.forward import full_logits
 
 
 def against_pyg() -> list[Result]:

@@ -29,20 +29,19 @@ from sgformer.states import NodeStates
 from sgformer.sums import AttentionSums
 
 if TYPE_CHECKING:
-    from sgformer.full_graph.evaluation import FullForward, full_logits
-    from sgformer.full_graph.summary import Summary, summarize
+    from sgformer.full_graph.forward import FullForward, Summary, full_logits, summarize
     from sgformer.importers.pretrained import from_authors_large, from_authors_medium, from_pyg
     from sgformer.torch_model.model import SGFormer
 
 _NEED_TORCH = {
-    "FullForward": "sgformer.full_graph.evaluation",
+    "FullForward": "sgformer.full_graph.forward",
     "SGFormer": "sgformer.torch_model.model",
-    "Summary": "sgformer.full_graph.summary",
+    "Summary": "sgformer.full_graph.forward",
     "from_authors_large": "sgformer.importers.pretrained",
     "from_authors_medium": "sgformer.importers.pretrained",
     "from_pyg": "sgformer.importers.pretrained",
-    "full_logits": "sgformer.full_graph.evaluation",
-    "summarize": "sgformer.full_graph.summary",
+    "full_logits": "sgformer.full_graph.forward",
+    "summarize": "sgformer.full_graph.forward",
 }
 
 __all__ = [

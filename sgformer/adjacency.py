@@ -58,7 +58,7 @@ class Adjacency:
 
     @classmethod
     def from_edges(cls, edge_index: Any, num_nodes: int) -> Adjacency:
-        """From a (2, E) array of node ids, in any direction. Duplicates and self-loops are dropped (the propagation adds loops).
+        """From a (2, E) array of node ids, in any direction. Drops duplicates and self-loops (the propagation adds loops).
 
         Raises:
             GraphError: ids are not integers, out of range, or not in two rows.

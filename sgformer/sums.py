@@ -117,8 +117,8 @@ class AttentionSums:
     def _combined(self, other: AttentionSums, sign: int) -> AttentionSums:
         if self.normalization != other.normalization or self.key_value.shape != other.key_value.shape:
             raise SumsError(
-                f"sums of {self.normalization} normalisation and shape {tuple(self.key_value.shape)} cannot be combined with "
-                f"{other.normalization} and {tuple(other.key_value.shape)}"
+                f"sums of {self.normalization} normalisation and shape {tuple(self.key_value.shape)} "
+                f"cannot be combined with {other.normalization} and {tuple(other.key_value.shape)}"
             )
         if self.count + sign * other.count < 0:
             raise SumsError(f"{other.count} rows cannot be removed from sums over {self.count}")

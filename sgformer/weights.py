@@ -1,4 +1,4 @@
-"""The names and shapes of the tensors of a model: for the trainable module, the request-time model, importers and snapshots."""
+"""The names and shapes of the tensors of a model, for the trainable module, serving, importers and snapshots."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from model_store.format.layout import ArraySpec
 from model_store.format.probes import KNOWN, Probe, Probes
 from sgformer import Answers, Graph, ModelConfig, NewNodes, SparseRows, Summary, summarize
 from sgformer.features import FeatureRows
-from sgformer.full_graph.summary import answers_of
+from sgformer.full_graph.forward import answers_of
 
 KNOWN_NODES = 16
 NEIGHBORS = 3

@@ -6,6 +6,7 @@ output head are here. Sizes and values are unknown while a graph is recorded, so
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,10 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from sgformer.arrays.operations import Array
+
+
+def _operator(operation: str) -> Callable[[OnnxArray, Array], OnnxArray]:
+    return lambda array, other: array.ops.node(operation, array, other)
 
 
 class OnnxArray:
@@ -26,20 +31,10 @@ class OnnxArray:
     def __init__(self, ops: OnnxRecorder, name: str, dtype: np.dtype[Any]) -> None:
         self.ops, self.name, self.dtype = ops, name, dtype
 
-    def __add__(self, other: Array) -> OnnxArray:
-        return self.ops.node("Add", self, other)
-
-    def __mul__(self, other: Array) -> OnnxArray:
-        return self.ops.node("Mul", self, other)
-
-    def __truediv__(self, other: Array) -> OnnxArray:
-        return self.ops.node("Div", self, other)
+    __add__, __mul__, __truediv__, __pow__ = (_operator(name) for name in ("Add", "Mul", "Div", "Pow"))
 
     def __rtruediv__(self, other: Array) -> OnnxArray:
         return self.ops.constant(np.asarray(other, self.dtype)) / self
-
-    def __pow__(self, exponent: float) -> OnnxArray:
-        return self.ops.node("Pow", self, exponent)
 
     def __gt__(self, other: Array) -> OnnxArray:
         """1 or 0, in the type of this array: ONNX has no arithmetic on booleans."""

@@ -6,63 +6,36 @@ The request-time mathematics is written once, with operators that arrays of all 
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sgformer.arrays import tiles
 
+if TYPE_CHECKING:
+    from sgformer.arrays.torch_operations import TorchOps
+
 Array: TypeAlias = Any
 """A numpy array, a torch tensor or an `OnnxArray`. No type describes all, and naming torch here would import it."""
 
 Indices: TypeAlias = NDArray[np.int64]
 AnyIndices: TypeAlias = NDArray[np.integer[Any]]
-
-
-class Ops(Protocol):
-    def product(self, rows: Array, matrix: Array) -> Array:
-        """rows (n, i) times matrix (i, o)."""
-
-    def affine(self, rows: Array, matrix: Array, bias: Array) -> Array:
-        """The product, plus a bias for every row."""
-
-    def layer_norm(self, rows: Array, weight: Array, bias: Array, epsilon: float) -> Array: ...
-
-    def unit(self, rows: Array, filler: float) -> Array:
-        """rows (n, H, d) divided by their lengths, after exact zeros are replaced by `filler`."""
-
-    def head_product(self, rows: Array, matrices: Array) -> Array:
-        """rows (n, H, i) times a matrix (i, o) per head."""
-
-    def sparse_product(self, indptr: AnyIndices, indices: AnyIndices, values: NDArray[Any], matrix: Array) -> Array:
-        """The rows of a CSR matrix times `matrix`."""
-
-    def take(self, source: Array, rows: Indices) -> Array:
-        """These rows of `source`, which may be a memory map on the host."""
-
-    def segment_sum(self, rows: Array, starts: AnyIndices) -> Array:
-        """Sums over the runs of rows that begin at `starts`; no run is empty."""
-
-    def concat(self, parts: list[Array], axis: int = 0) -> Array: ...
-
-    def relu(self, rows: Array) -> Array:
-        """May overwrite `rows`."""
-
-    def mix(self, rows: Array, others: Array, share: float) -> Array:
-        """(1 - share) rows + share others. May overwrite `rows`."""
-
-    def cast(self, array: Array, like: Array) -> Array:
-        """`array` with the type and on the device of `like`."""
+Ops: TypeAlias = "NumpyOps | TorchOps"
 
 
 class NumpyOps:
-    """Every row is bitwise independent of the others: products run in tiles, and sums run over one row."""
+    """Every row is bitwise independent of the others: products run in tiles, and sums run over one row.
+
+    `TorchOps` and `OnnxRecorder` have the same operations.
+    """
 
     def product(self, rows: Array, matrix: Array) -> Array:
+        """rows (n, i) times matrix (i, o)."""
         return tiles.product(rows, matrix)
 
     def affine(self, rows: Array, matrix: Array, bias: Array) -> Array:
+        """The product, plus a bias for every row."""
         out = self.product(rows, matrix)
         out += bias
         return out
@@ -79,15 +52,18 @@ class NumpyOps:
         return out
 
     def unit(self, rows: Array, filler: float) -> Array:
+        """rows (n, H, d) divided by their lengths, after exact zeros are replaced by `filler`."""
         filled = np.where(rows == 0, rows.dtype.type(filler), rows)
         squares = np.square(filled).sum(axis=-1, keepdims=True)
         squares[squares == np.inf] = np.nan  # the length overflows: the row has no direction
         return filled / np.sqrt(squares)
 
     def head_product(self, rows: Array, matrices: Array) -> Array:
+        """rows (n, H, i) times a matrix (i, o) per head."""
         return (rows[:, :, None, :] @ matrices)[:, :, 0]
 
     def sparse_product(self, indptr: AnyIndices, indices: AnyIndices, values: NDArray[Any], matrix: Array) -> Array:
+        """The rows of a CSR matrix times `matrix`."""
         out = np.zeros((len(indptr) - 1, matrix.shape[1]), dtype=matrix.dtype)
         filled = np.flatnonzero(np.diff(indptr))
         if len(filled):
@@ -96,9 +72,11 @@ class NumpyOps:
         return out
 
     def take(self, source: Array, rows: Indices) -> Array:
+        """These rows of `source`, which may be a memory map on the host."""
         return np.asarray(source).take(rows, axis=0)
 
     def segment_sum(self, rows: Array, starts: AnyIndices) -> Array:
+        """Sums over the runs of rows that begin at `starts`; no run is empty."""
         lengths = np.diff(starts, append=len(rows))
         if (lengths == 1).sum() * 2 < len(lengths):
             return np.add.reduceat(rows, starts, axis=0)
@@ -114,14 +92,17 @@ class NumpyOps:
         return np.concatenate(parts, axis=axis)
 
     def relu(self, rows: Array) -> Array:
+        """May overwrite `rows`."""
         return np.maximum(rows, 0, out=rows)
 
     def mix(self, rows: Array, others: Array, share: float) -> Array:
+        """(1 - share) rows + share others. May overwrite `rows`."""
         rows *= 1 - share
         rows += share * others
         return rows
 
     def cast(self, array: Array, like: Array) -> Array:
+        """`array` with the type and on the device of `like`."""
         return np.asarray(array).astype(like.dtype, copy=False)
 
 

@@ -43,15 +43,6 @@ class Affine:
 
 
 @dataclass(frozen=True)
-class LayerNorm:
-    weight: Array
-    bias: Array
-
-    def __call__(self, rows: Array) -> Array:
-        return ops_for(rows).layer_norm(rows, self.weight, self.bias, NORM_EPSILON)
-
-
-@dataclass(frozen=True)
 class GraphLayer:
     """The row-wise part of a GCN layer: all that comes after its propagation."""
 
@@ -93,11 +84,12 @@ class LayerBuilder:
     def linear(self, name: str) -> Affine:
         return self._affine(self._weights[f"{name}.weight"].T, self._weights.get(f"{name}.bias"))
 
-    def layer_norm(self, name: str) -> LayerNorm | None:
+    def layer_norm(self, name: str) -> Callable[[Array], Array] | None:
         """None if the model has no norm of this name."""
         if f"{name}.weight" not in self._weights:
             return None
-        return LayerNorm(self._finish(self._weights[f"{name}.weight"]), self._finish(self._weights[f"{name}.bias"]))
+        weight, bias = (self._finish(self._weights[f"{name}.{part}"]) for part in ("weight", "bias"))
+        return lambda rows: ops_for(rows).layer_norm(rows, weight, bias, NORM_EPSILON)
 
     def feature_statistics(self) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
         """Mean and scale of `standard` features, in float64; None for other transforms."""

@@ -62,14 +62,6 @@ class Links:
 
 
 @dataclass(frozen=True)
-class Steps:
-    """Edges, and self-loops, between a ball (`inner` positions) and the next larger ball (`outer` positions)."""
-
-    inner: Indices
-    outer: Indices
-
-
-@dataclass(frozen=True)
 class Neighborhood:
     """The part of the graph around some new nodes that `extension` computes on."""
 
@@ -137,13 +129,12 @@ class Neighborhood:
 
 
 def _links_between(
-    balls: list[Ball], steps: list[Steps], adjacency: Adjacency, source: int, target: int
+    balls: list[Ball], steps: list[tuple[Indices, Indices]], adjacency: Adjacency, source: int, target: int
 ) -> tuple[Indices, Indices]:
     """(targets, sources) of all edges and self-loops from the ball of radius `source` into that of radius `target`."""
-    if target > source:
-        return steps[source].outer, steps[source].inner
-    if target < source:
-        return steps[target].inner, steps[target].outer
+    if source != target:
+        inner, outer = steps[min(source, target)]
+        return (outer, inner) if target > source else (inner, outer)
     left, right = _edges_within(balls[target], adjacency)
     loops = np.arange(len(balls[target].keys))
     return np.concatenate([loops, left]), np.concatenate([loops, right])
@@ -165,12 +156,12 @@ def _ball(keys: Indices, adjacency: Adjacency, anchors: Indices, added_degrees: 
     return Ball(keys, scenarios, nodes, degrees, new_degrees)
 
 
-def _expand(ball: Ball, adjacency: Adjacency) -> tuple[Indices, Steps]:
-    """The keys of the next larger ball, and the edges between the two."""
+def _expand(ball: Ball, adjacency: Adjacency) -> tuple[Indices, tuple[Indices, Indices]]:
+    """The keys of the next larger ball, and the edges and self-loops between the two (positions in this ball, in that)."""
     inner = np.repeat(np.arange(len(ball.keys)), ball.degrees - 1)
     reached = ball.scenarios[inner] * adjacency.num_nodes + adjacency.neighbors(ball.nodes)
     keys, outer = np.unique(np.concatenate([ball.keys, reached]), return_inverse=True)
-    return keys, Steps(np.concatenate([np.arange(len(ball.keys)), inner]), outer)
+    return keys, (np.concatenate([np.arange(len(ball.keys)), inner]), outer)
 
 
 def _edges_within(ball: Ball, adjacency: Adjacency) -> tuple[Indices, Indices]:

@@ -17,7 +17,7 @@ from model_store import ProbeError, Store
 from model_store.publish import onnx_head as request_head
 from model_store.publish.onnx_head import export_request_head, sum_feeds
 from sgformer import Answers, Graph, InferenceModel, ModelConfig, summarize
-from sgformer.full_graph.summary import answers_of
+from sgformer.full_graph.forward import answers_of
 from tests.model_store.samples import NODES, small_contents
 
 VARIANTS: list[dict[str, Any]] = [

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch_geometric.nn.models import SGFormer as PygSGFormer
 
 from sgformer import Graph, WeightsError, from_authors_large, from_authors_medium, from_pyg
-from sgformer.full_graph.evaluation import full_logits
+from sgformer.full_graph.forward import full_logits
 from tests.sgformer.cases import assert_close
 from tests.sgformer.importers import authors
 
