@@ -22,9 +22,8 @@ from sgformer.errors import (
 from sgformer.features import SparseRows
 from sgformer.graph import Graph
 from sgformer.request_time.extension import ExtendedAnswers, extend
-from sgformer.request_time.inference import Answers, InferenceModel
+from sgformer.request_time.inference import Answers, InferenceModel, probabilities
 from sgformer.request_time.new_nodes import NewNodes
-from sgformer.request_time.outputs import probabilities
 from sgformer.states import NodeStates
 from sgformer.sums import AttentionSums
 
@@ -34,14 +33,14 @@ if TYPE_CHECKING:
     from sgformer.torch_model.model import SGFormer
 
 _NEED_TORCH = {
-    "FullForward": "sgformer.full_graph.forward",
-    "SGFormer": "sgformer.torch_model.model",
-    "Summary": "sgformer.full_graph.forward",
-    "from_authors_large": "sgformer.importers.pretrained",
-    "from_authors_medium": "sgformer.importers.pretrained",
-    "from_pyg": "sgformer.importers.pretrained",
-    "full_logits": "sgformer.full_graph.forward",
-    "summarize": "sgformer.full_graph.forward",
+    "FullForward": "full_graph.forward",
+    "SGFormer": "torch_model.model",
+    "Summary": "full_graph.forward",
+    "from_authors_large": "importers.pretrained",
+    "from_authors_medium": "importers.pretrained",
+    "from_pyg": "importers.pretrained",
+    "full_logits": "full_graph.forward",
+    "summarize": "full_graph.forward",
 }
 
 __all__ = [
@@ -78,5 +77,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _NEED_TORCH:
-        return getattr(import_module(_NEED_TORCH[name]), name)
+        return getattr(import_module(f"sgformer.{_NEED_TORCH[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,12 +27,12 @@ Combine = Literal["add", "cat"]
 FeatureTransform = Literal["none", "row", "standard"]
 Task = Literal["multiclass", "multilabel", "regression"]
 
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "normalization": get_args(Normalization),
-    "gnn_input": get_args(GnnInput),
-    "combine": get_args(Combine),
-    "feature_transform": get_args(FeatureTransform),
-    "task": get_args(Task),
+_CHOICES = {
+    "normalization": Normalization,
+    "gnn_input": GnnInput,
+    "combine": Combine,
+    "feature_transform": FeatureTransform,
+    "task": Task,
 }
 
 
@@ -82,14 +82,13 @@ class ModelConfig:
         for name in ("in_features", "out_features", "hidden", "heads"):
             self._need_integer(name, at_least=1)
         self._need_integer("layers", at_least=0)
-        self._need_share("alpha")
-        self._need_share("attention_dropout")
-        self._need_share("gnn_dropout")
+        for name in ("alpha", "attention_dropout", "gnn_dropout"):
+            self._need_share(name)
         if self.attention_residual is not None:
             self._need_share("attention_residual", closed=True)
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        for name, kind in _CHOICES.items():
+            if getattr(self, name) not in get_args(kind):
+                raise ConfigError(f"{name} must be one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}")
         for field in fields(self):
             if field.type == "bool" and not isinstance(getattr(self, field.name), bool):
                 raise ConfigError(f"{field.name} must be true or false, got {getattr(self, field.name)!r}")

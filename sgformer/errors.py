@@ -64,6 +64,4 @@ class NeighborhoodTooLarge(SgformerError):  # noqa: N818  # a public name
             f"the limit is {limit:,}; use frozen mode or raise the limit"
         )
         super().__init__(f"new node {item}: {self.message}")
-        self.item = item
-        self.size = size
-        self.limit = limit
+        self.item, self.size, self.limit = item, size, limit

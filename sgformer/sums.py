@@ -16,6 +16,8 @@ from sgformer.arrays.operations import Array, ops_for
 from sgformer.config import Normalization
 from sgformer.errors import SumsError
 
+SUMS = ("key_value", "key", "query_square", "key_square")
+
 
 @dataclass(frozen=True)
 class AttentionSums:
@@ -47,15 +49,9 @@ class AttentionSums:
         `query` may be None with `row` normalisation, which does not sum over queries.
         """
         by_head = key.swapaxes(0, 1).swapaxes(1, 2)  # (H, d, n)
-        frobenius = normalization == "frobenius"
-        return cls(
-            normalization,
-            _double(by_head @ value.swapaxes(0, 1)),  # (H, d, d)
-            _double(key.sum(0)),  # (H, d)
-            _double(_square_norm(query)) if frobenius else _double(0.0),
-            _double(_square_norm(key)) if frobenius else _double(0.0),
-            len(key),
-        )
+        query_square, key_square = (0.0, 0.0) if normalization == "row" else (_square_norm(query), _square_norm(key))
+        sums = [by_head @ value.swapaxes(0, 1), key.sum(0), query_square, key_square]  # (H, d, d), (H, d), two scalars
+        return cls(normalization, *[_double(array) for array in sums], len(key))
 
     def __add__(self, other: AttentionSums) -> AttentionSums:
         return self._combined(other, 1)
@@ -104,8 +100,7 @@ class AttentionSums:
         return self._mapped(lambda array: array.cpu().numpy() if hasattr(array, "cpu") else array)
 
     def _mapped(self, convert: Callable[[Array], Array]) -> AttentionSums:
-        names = ("key_value", "key", "query_square", "key_square")
-        return replace(self, **{name: convert(getattr(self, name)) for name in names})
+        return replace(self, **{name: convert(getattr(self, name)) for name in SUMS})
 
     def _products(self, query: Array, scale: Array | float = 1.0) -> tuple[Array, Array]:
         """Q S and Q s, times `scale`."""
@@ -122,14 +117,8 @@ class AttentionSums:
             )
         if self.count + sign * other.count < 0:
             raise SumsError(f"{other.count} rows cannot be removed from sums over {self.count}")
-        return AttentionSums(
-            self.normalization,
-            self.key_value + sign * other.key_value,
-            self.key + sign * other.key,
-            self.query_square + sign * other.query_square,
-            self.key_square + sign * other.key_square,
-            self.count + sign * other.count,
-        )
+        combined = {name: getattr(self, name) + sign * getattr(other, name) for name in (*SUMS, "count")}
+        return replace(self, **combined)
 
 
 def _scale(normalization: Normalization, query_square: Array, key_square: Array, count: Array) -> Array:

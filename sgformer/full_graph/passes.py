@@ -20,7 +20,7 @@ from sgformer.errors import GraphError
 from sgformer.graph import Graph
 from sgformer.request_time.inference import InferenceModel
 from sgformer.sums import AttentionSums
-from sgformer.torch_model.propagation import Propagation, Rows
+from sgformer.torch_model.propagation import Propagation, PropagationRows
 
 CHUNK_ROWS = 8192
 BLOCK_ENTRIES = 4_000_000
@@ -54,7 +54,7 @@ class Passes:
         # numpy, which asks for huge pages; torch does not.
         block_rows = max(stop - start for start, stop in pairwise(self._bounds))
         self._product = torch.from_numpy(np.empty((block_rows, config.hidden), dtype=dtype)).to(device)
-        self._rows = Rows(adjacency, self._product.dtype, device)
+        self._rows = PropagationRows(adjacency, self._product.dtype, device)
         self._only = self._rows.between(0, graph.num_nodes) if self.single_block else None
 
     @property

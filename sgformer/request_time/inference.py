@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgformer.arrays.operations import Array, Indices, ops_for
-from sgformer.config import ModelConfig
+from sgformer.config import ModelConfig, Task
 from sgformer.errors import UnknownNodeError
 from sgformer.features import FeatureRows, MixedRows, SparseRows, transformed
 from sgformer.request_time.layers import ROW_EPSILON, LayerBuilder
@@ -154,3 +154,22 @@ def checked_ids(nodes: Any, num_nodes: int) -> Indices:
         bad = ids[(ids < 0) | (ids >= num_nodes)][0]
         raise UnknownNodeError(f"node {bad} is not in the graph, expected ids from 0 to {num_nodes - 1}", int(bad))
     return ids.astype(np.int64, copy=False)
+
+
+def probabilities(logits: NDArray[np.floating[Any]], task: Task) -> NDArray[np.floating[Any]]:
+    """The probabilities of classes (multiclass: rows sum to 1) or of labels (multilabel), from logits (n, C).
+
+    Raises ValueError for regression, which has no probabilities.
+    """
+    if task == "regression":
+        raise ValueError("a regression model predicts values, not probabilities")
+    if task == "multilabel":
+        # The argument of exp is never positive, so nothing overflows.
+        small = np.exp(-np.abs(logits))
+        shares = np.where(logits >= 0, 1, small) / (1 + small)
+    else:
+        # The maximum of each row, column by column: rows are short, and numpy has a cost per row.
+        shares = np.exp(logits - np.maximum.reduce(logits.T.copy())[:, None])
+        # A dot product per row is faster than a reduction, and its bits depend on that row only.
+        shares /= np.vecdot(shares, np.ones(shares.shape[1], dtype=shares.dtype))[:, None]
+    return np.asarray(shares, dtype=logits.dtype)

@@ -1,8 +1,8 @@
 """ReLU and dropout in a single fast operation.
 
-torch's dropout on a CPU draws a Bernoulli number per element from a serial generator: 61 ms for 68,820 x 64, six times per
-training step, a third of the step. Here numpy's fastest generator, seeded by torch's, fills 64-bit words, and each word gives
-four 16-bit random integers: 7 ms for the same tensor. After a ReLU the result itself is the mask for the gradient.
+torch's dropout on a CPU draws a Bernoulli number per element from a serial generator: 61 ms for 68,820 x 64, six times
+per training step, a third of the step. Here numpy's fastest generator, seeded by torch's, fills 64-bit words, and each word
+gives four 16-bit random integers: 7 ms for the same tensor. After a ReLU the result itself is the mask for the gradient.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LANE_VALUES = 2**16
 
 
 def dropout(rows: Tensor, share: float, training: bool, relu: bool = False) -> Tensor:
-    """Sets `share` of the elements (to the nearest 1/65,536) to zero and scales the rest to keep the mean; ReLU comes first."""
+    """Sets `share` of the elements (to the nearest 1/65,536) to zero and scales the rest to keep the mean. ReLU is first."""
     if not training or share == 0:
         return F.relu(rows) if relu else rows
     dropped = min(max(1, round(share * _LANE_VALUES)), _LANE_VALUES - 1)

@@ -106,7 +106,7 @@ class SGFormer(nn.Module):
         return {n: t.detach().cpu().numpy().copy() for n, t in state.items() if not n.endswith("num_batches_tracked")}
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """The inverse of `weights`. Raises WeightsError that names every tensor that does not fit; the model is then unchanged."""
+        """The inverse of `weights`. On a WeightsError, which names every tensor at fault, the model is unchanged."""
         check_weights(self.config, weights)
         self.load_state_dict({name: torch.as_tensor(np.asarray(array)) for name, array in weights.items()}, strict=False)
 

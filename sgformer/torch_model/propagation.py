@@ -1,7 +1,7 @@
 """The products of training with two constant CSR matrices: the propagation P and sparse features X.
 
-P = D^-1/2 (A + I) D^-1/2 is symmetric, so its backward pass is the same product. X is transposed once. Nothing is rebuilt per
-training step, and nothing is gathered per edge.
+P = D^-1/2 (A + I) D^-1/2 is symmetric, so its backward pass is the same product. X is transposed once. Nothing is rebuilt
+per training step, and nothing is gathered per edge.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Propagation:
 
     @classmethod
     def of(cls, adjacency: Adjacency, dtype: torch.dtype, device: torch.device | str = "cpu") -> Propagation:
-        return Rows(adjacency, dtype, device).between(0, adjacency.num_nodes)
+        return PropagationRows(adjacency, dtype, device).between(0, adjacency.num_nodes)
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         """P times states, differentiable."""
@@ -42,21 +42,21 @@ class Propagation:
         return torch.mul(self.own, own_states, out=out).addmm_(self.matrix, states)
 
 
-class Rows:
+class PropagationRows:
     """Makes ranges of rows of P on demand: a forward over a large graph need not hold all edge weights."""
 
     def __init__(self, adjacency: Adjacency, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         self._adjacency = adjacency
         self._dtype, self._device = dtype, device
         self._root = (adjacency.all_degrees() + 1.0) ** -0.5
-        self._narrow_root = torch.from_numpy(self._root).to(dtype).numpy()
+        self._rounded_root = torch.from_numpy(self._root).to(dtype).numpy()
 
     def between(self, start: int, stop: int) -> Propagation:
         indptr = self._adjacency.indptr[start : stop + 1]
         indices = self._adjacency.indices[indptr[0] : indptr[-1]]
         root = self._root[start:stop]
-        weights = np.repeat(self._narrow_root[start:stop], np.diff(indptr))
-        weights *= self._narrow_root[indices]
+        weights = np.repeat(self._rounded_root[start:stop], np.diff(indptr))
+        weights *= self._rounded_root[indices]
         values = torch.from_numpy(weights).to(self._device)
         matrix = csr_tensor(indptr - indptr[0], indices, values, self._adjacency.num_nodes)
         own = torch.from_numpy(root**2)[:, None].to(self._device, self._dtype)

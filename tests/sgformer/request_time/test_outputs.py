@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sgformer.request_time.outputs import probabilities
+from sgformer import probabilities
 
 LOGITS = np.array([[0.0, 1.0, -2.0], [800.0, -800.0, 3.0]])
 
