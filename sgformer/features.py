@@ -79,7 +79,7 @@ class MixedRows:
     def shape(self) -> tuple[int, int]:
         return len(self.is_sparse), self.sparse.width
 
-    def joined(self, dense: Array, sparse: Array) -> Array:
+    def interleave(self, dense: Array, sparse: Array) -> Array:
         """Puts the results for the dense and for the sparse rows into the order of the rows."""
         order = np.argsort(np.concatenate([np.flatnonzero(~self.is_sparse), np.flatnonzero(self.is_sparse)]))
         ops = ops_for(dense)
@@ -165,9 +165,7 @@ def _checked_dense(features: Any, error: MakeError) -> NDArray[np.floating[Any]]
         raise error(f"features have {rows.ndim} dimension(s), expected 2 (rows x features)", None)
     if rows.dtype.kind not in "fiub":
         raise error(f"features are of type {rows.dtype}, expected numbers", None)
-    if rows.dtype == np.float64:
-        return rows
-    return rows.astype(np.float32, copy=False)
+    return rows if rows.dtype == np.float64 else rows.astype(np.float32, copy=False)
 
 
 def _checked_sparse(rows: SparseRows, error: MakeError) -> SparseRows:
@@ -180,7 +178,10 @@ def _checked_sparse(rows: SparseRows, error: MakeError) -> SparseRows:
     if len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
         raise error(f"sparse features: indptr must rise from 0 to the number of entries ({len(indices)})", None)
     if values.shape != indices.shape or values.dtype.kind not in "fiub":
-        raise error(f"sparse features: {values.shape} values of {values.dtype} for {indices.shape} indices", None)
+        raise error(
+            f"sparse features: {values.shape} values of {values.dtype} for {indices.shape} indices, expected a number per index",
+            None,
+        )
     checked = SparseRows(indptr, indices, values, rows.width)
     if len(indices) and (indices.min() < 0 or indices.max() >= rows.width):
         row, bad = _first_invalid(checked, (indices >= 0) & (indices < rows.width))
@@ -188,7 +189,7 @@ def _checked_sparse(rows: SparseRows, error: MakeError) -> SparseRows:
     keys = np.sort(checked.row_numbers() * rows.width + indices)
     if (repeated := keys[1:][keys[1:] == keys[:-1]]).size:
         row, column = divmod(int(repeated[0]), rows.width)
-        raise error(f"sparse features: row {row} names column {column} twice", row)
+        raise error(f"sparse features: row {row} names column {column} twice, expected distinct columns", row)
     return checked if values.dtype == np.float64 else checked.astype(np.float32)
 
 

@@ -52,6 +52,11 @@ class Graph:
         if width == 0:
             raise GraphError("a graph needs at least 1 feature per node, got 0")
 
+    def check_width(self, in_features: int) -> None:
+        """Raises GraphError if a model with `in_features` features cannot read this graph."""
+        if self.num_features != in_features:
+            raise GraphError(f"features are {self.num_features} wide, this model expects {in_features}")
+
     @property
     def num_nodes(self) -> int:
         return int(self.features.shape[0])

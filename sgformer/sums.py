@@ -49,9 +49,10 @@ class AttentionSums:
         `query` may be None with `row` normalisation, which does not sum over queries.
         """
         by_head = key.swapaxes(0, 1).swapaxes(1, 2)  # (H, d, n)
-        query_square, key_square = (0.0, 0.0) if normalization == "row" else (_square_norm(query), _square_norm(key))
-        sums = [by_head @ value.swapaxes(0, 1), key.sum(0), query_square, key_square]  # (H, d, d), (H, d), two scalars
-        return cls(normalization, *[_double(array) for array in sums], len(key))
+        key_value = by_head @ value.swapaxes(0, 1)  # (H, d, d)
+        squares = (0.0, 0.0) if normalization == "row" else (_square_norm(query), _square_norm(key))
+        query_square, key_square = map(_double, squares)
+        return cls(normalization, _double(key_value), _double(key.sum(0)), query_square, key_square, len(key))
 
     def __add__(self, other: AttentionSums) -> AttentionSums:
         return self._combined(other, 1)

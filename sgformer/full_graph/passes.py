@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from sgformer.arrays.torch_operations import shared
 from sgformer.config import ModelConfig
-from sgformer.errors import GraphError
 from sgformer.graph import Graph
 from sgformer.request_time.inference import InferenceModel
 from sgformer.sums import AttentionSums
@@ -42,8 +41,7 @@ class Passes:
         device: torch.device | str = "cpu",
         chunk_rows: int = CHUNK_ROWS,
     ) -> None:
-        if graph.num_features != config.in_features:
-            raise GraphError(f"features are {graph.num_features} wide, this model expects {config.in_features}")
+        graph.check_width(config.in_features)
         self._graph, self._device, self._chunk_rows = graph, device, chunk_rows
         adjacency = graph.adjacency
         self._bounds = [0]

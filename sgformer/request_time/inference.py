@@ -68,7 +68,7 @@ class InferenceModel:
         """Maps raw feature rows to (Z0, the GCN's input), both (n, hidden)."""
         if isinstance(features, MixedRows):
             pairs = zip(self.inputs(features.dense), self.inputs(features.sparse), strict=True)
-            states, graph_states = (features.joined(*pair) for pair in pairs)
+            states, graph_states = (features.interleave(*pair) for pair in pairs)
             return states, graph_states
         ops, config = ops_for(self.like), self.config
         rows: Any = transformed(features, config.feature_transform, self._feature_mean, self._feature_scale)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sgformer.config import ModelConfig
-from sgformer.errors import GraphError
 from sgformer.features import SparseRows, column_statistics, folded, transformed
 from sgformer.graph import Graph
 from sgformer.request_time.inference import InferenceModel
@@ -74,8 +73,7 @@ class SGFormer(nn.Module):
 
     def prepare(self, graph: Graph) -> GraphTensors:
         """Converts a graph for `forward`, in this model's precision and on its device. Call it once, not per step."""
-        if graph.num_features != self.config.in_features:
-            raise GraphError(f"features are {graph.num_features} wide, this model expects {self.config.in_features}")
+        graph.check_width(self.config.in_features)
         weight = self.output.weight
         mean, scale = (array.double().cpu().numpy() for array in self._feature_statistics())
         rows = transformed(graph.features, self.config.feature_transform, mean, scale)
@@ -88,7 +86,7 @@ class SGFormer(nn.Module):
 
     def forward(self, graph: GraphTensors, nodes: Tensor | None = None) -> Tensor:
         """The logits of all nodes, or of `nodes`, which must be distinct."""
-        return _apply(self.output, self.embed(graph, nodes))
+        return apply_linear(self.output, self.embed(graph, nodes))
 
     def embed(self, graph: GraphTensors, nodes: Tensor | None = None) -> Tensor:
         """Z_out = (1 - alpha) AN(Z0) + alpha GN(Z0, A) (paper, "Model Design")."""
@@ -134,14 +132,16 @@ class SGFormer(nn.Module):
     def _attend(self, states: Tensor, nodes: Tensor | None) -> Tensor:
         """The all-pair attention in O(N): [V + Q~ (K~^T V) / N] / [1 + Q~ (K~^T 1) / N]."""
         config, count = self.config, states.shape[0]
-        key = self._by_head(_apply(self.key, states))
-        value = states.expand(config.heads, -1, -1) if self.value is None else self._by_head(_apply(self.value, states))
+        key = self._by_head(apply_linear(self.key, states))
+        value = (
+            states.expand(config.heads, -1, -1) if self.value is None else self._by_head(apply_linear(self.value, states))
+        )
         if config.normalization == "row":
-            query = unit_rows(self._by_head(_apply(self.query, rows_of(states, nodes))), ROW_EPSILON)
+            query = unit_rows(self._by_head(apply_linear(self.query, rows_of(states, nodes))), ROW_EPSILON)
             key = unit_rows(key, ROW_EPSILON)
             scale = query.new_tensor(1 / count)
         else:
-            all_queries = _apply(self.query, states)  # the norm is over all nodes
+            all_queries = apply_linear(self.query, states)  # the norm is over all nodes
             norms = all_queries.norm() * key.norm() * count
             query = self._by_head(rows_of(all_queries, nodes))
             scale = torch.where(norms > 0, 1 / torch.where(norms > 0, norms, 1), 0)
@@ -174,7 +174,7 @@ class SGFormer(nn.Module):
 
     def _read_features(self, layer: nn.Linear, features: Tensor | SparseFeatures) -> Tensor:
         if isinstance(features, Tensor):
-            return _apply(layer, features)
+            return apply_linear(layer, features)
         weight, bias = layer.weight.t(), layer.bias
         if self.config.feature_transform == "standard":
             zeros = weight.new_zeros(weight.shape[1])
@@ -188,7 +188,7 @@ class SGFormer(nn.Module):
         return torch.zeros(0), torch.ones(0)
 
 
-def _apply(layer: nn.Linear, rows: Tensor) -> Tensor:
+def apply_linear(layer: nn.Linear, rows: Tensor) -> Tensor:
     return linear(rows, layer.weight, layer.bias)
 
 
@@ -213,11 +213,11 @@ class GraphConvolution(nn.Module):
     def forward(self, aggregate: Tensor, initial: Tensor, nodes: Tensor | None = None) -> Tensor:
         if self.norm is None or not self.training:
             aggregate, initial = rows_of(aggregate, nodes), rows_of(initial, nodes)
-            return self._finished(self._mapped(aggregate, initial), initial)
+            return self._finish(self._map(aggregate, initial), initial)
         # In training a batch norm reads all rows.
-        return self._finished(rows_of(self._mapped(aggregate, initial), nodes), rows_of(initial, nodes))
+        return self._finish(rows_of(self._map(aggregate, initial), nodes), rows_of(initial, nodes))
 
-    def _mapped(self, aggregate: Tensor, initial: Tensor) -> Tensor:
+    def _map(self, aggregate: Tensor, initial: Tensor) -> Tensor:
         out = torch.cat([aggregate, initial], dim=1) if self.reads_initial else aggregate
         if self.weight is not None:
             out = linear(out, self.weight, self.bias)
@@ -225,6 +225,6 @@ class GraphConvolution(nn.Module):
             out = out + self.bias
         return out if self.norm is None else self.norm(out)
 
-    def _finished(self, out: Tensor, initial: Tensor) -> Tensor:
+    def _finish(self, out: Tensor, initial: Tensor) -> Tensor:
         out = dropout(out, self.dropout, self.training, relu=self.activation)
         return out + initial if self.residual else out
