@@ -178,10 +178,8 @@ def _checked_sparse(rows: SparseRows, error: MakeError) -> SparseRows:
     if len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
         raise error(f"sparse features: indptr must rise from 0 to the number of entries ({len(indices)})", None)
     if values.shape != indices.shape or values.dtype.kind not in "fiub":
-        raise error(
-            f"sparse features: {values.shape} values of {values.dtype} for {indices.shape} indices, expected a number per index",
-            None,
-        )
+        shapes = f"{values.shape} values of {values.dtype} for {indices.shape} indices"
+        raise error(f"sparse features: {shapes}, expected a number per index", None)
     checked = SparseRows(indptr, indices, values, rows.width)
     if len(indices) and (indices.min() < 0 or indices.max() >= rows.width):
         row, bad = _first_invalid(checked, (indices >= 0) & (indices < rows.width))
