@@ -38,6 +38,7 @@ def layer_has_weight(config: ModelConfig, layer: int) -> bool:
 
 
 def layer_is_plain(config: ModelConfig, layer: int) -> bool:
+    """Whether the layer has no norm, activation or residual."""
     return config.gnn_plain_last and layer == config.layers - 1
 
 

@@ -21,7 +21,7 @@ from sgformer import Answers, AttentionSums, InferenceModel, ModelConfig
 if TYPE_CHECKING:
     import onnx
 
-    from sgformer import Summary  # it loads torch, and a worker that serves does without
+    from sgformer import Summary  # it loads torch, which a service worker does without
 
 OPSET = 20
 IR_VERSION = 9
@@ -64,15 +64,15 @@ def request_head(config: ModelConfig, weights: Mapping[str, NDArray[Any]]) -> on
         "logits": ["n", config.out_features],
     }
 
-    def declare(*names: str) -> list[onnx.ValueInfoProto]:
-        kinds = [TensorProto.DOUBLE if name in SUM_INPUTS else TensorProto.FLOAT for name in names]
-        return [helper.make_tensor_value_info(n, kind, shapes.get(n, [])) for n, kind in zip(names, kinds, strict=True)]
+    def declare(name: str) -> onnx.ValueInfoProto:
+        kind = TensorProto.DOUBLE if name in SUM_INPUTS else TensorProto.FLOAT
+        return helper.make_tensor_value_info(name, kind, shapes.get(name, []))
 
     graph = helper.make_graph(
         recorder.nodes + outputs,
         "request_head",
-        declare(*ROW_INPUTS, *SUM_INPUTS),
-        declare(*OUTPUTS),
+        [declare(name) for name in (*ROW_INPUTS, *SUM_INPUTS)],
+        [declare(name) for name in OUTPUTS],
         recorder.used_constants(),
     )
     opsets = [helper.make_opsetid("", OPSET)]

@@ -28,7 +28,7 @@ class Affine:
     weight: Array | None
     """(in, out); None is the identity."""
     bias: Array | None
-    """None only where there is a weight and the rows are not features."""
+    """None is zero; it needs a weight, and rows that are not features."""
     for_sparse: Affine | None = None
     """The map for sparse rows, if it is another: it standardises them, while dense rows arrive standardised."""
 

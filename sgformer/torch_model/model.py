@@ -133,9 +133,9 @@ class SGFormer(nn.Module):
         """The all-pair attention in O(N): [V + Q~ (K~^T V) / N] / [1 + Q~ (K~^T 1) / N]."""
         config, count = self.config, states.shape[0]
         key = self._by_head(apply_linear(self.key, states))
-        value = (
-            states.expand(config.heads, -1, -1) if self.value is None else self._by_head(apply_linear(self.value, states))
-        )
+        value = states.expand(config.heads, -1, -1)
+        if self.value is not None:
+            value = self._by_head(apply_linear(self.value, states))
         if config.normalization == "row":
             query = unit_rows(self._by_head(apply_linear(self.query, rows_of(states, nodes))), ROW_EPSILON)
             key = unit_rows(key, ROW_EPSILON)
