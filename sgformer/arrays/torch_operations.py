@@ -38,7 +38,7 @@ class TorchOps:
         return (rows.transpose(0, 1) @ matrices).transpose(0, 1)
 
     def sparse_product(self, indptr: AnyIndices, indices: AnyIndices, values: NDArray[Any], matrix: Array) -> Array:
-        entries = tensor_over(values).to(self.device, matrix.dtype)
+        entries = shared(values).to(self.device, matrix.dtype)
         return csr_tensor(indptr, indices, entries, matrix.shape[0]) @ matrix
 
     def take(self, source: Array, rows: Indices) -> Array:
@@ -61,11 +61,11 @@ class TorchOps:
         return rows.lerp_(others, share)
 
     def cast(self, array: Array, like: Array) -> Array:
-        source = tensor_over(array) if isinstance(array, np.ndarray) else torch.as_tensor(array)
+        source = shared(array) if isinstance(array, np.ndarray) else torch.as_tensor(array)
         return source.to(self.device, like.dtype)
 
 
-def tensor_over(array: NDArray[Any]) -> torch.Tensor:
+def shared(array: NDArray[Any]) -> torch.Tensor:
     """A tensor over the memory of `array`, which may be a read-only memory map. The caller must not write to it.
 
     torch warns about read-only arrays, and a warning filter would affect all threads: the array is presented as writable.
@@ -88,8 +88,8 @@ def placed_on(device: torch.device | str) -> Callable[[NDArray[Any]], torch.Tens
 def csr_tensor(indptr: AnyIndices, indices: AnyIndices, values: torch.Tensor, width: int) -> torch.Tensor:
     """A torch CSR matrix, with 32-bit indices if they fit, because MKL is faster with them. Shares `indices` if it can."""
     kind = np.int32 if max(len(indices), width) <= np.iinfo(np.int32).max else np.int64
-    begins = tensor_over(indptr.astype(kind, copy=False)).to(values.device)
-    columns = tensor_over(indices.astype(kind, copy=False)).to(values.device)
+    begins = shared(indptr.astype(kind, copy=False)).to(values.device)
+    columns = shared(indices.astype(kind, copy=False)).to(values.device)
     with warnings.catch_warnings():
         # torch warns once per process that CSR tensors are in beta. The tests cover what is used of them here.
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")

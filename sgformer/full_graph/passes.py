@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sgformer.arrays.torch_operations import tensor_over
+from sgformer.arrays.torch_operations import shared
 from sgformer.config import ModelConfig
 from sgformer.graph import Graph
 from sgformer.request_time.inference import InferenceModel
@@ -65,7 +65,7 @@ class Passes:
             yield slice(begin, min(begin + self._chunk_rows, stop))
 
     def on_device(self, array: NDArray[Any]) -> torch.Tensor:
-        return tensor_over(array).to(self._device)
+        return shared(array).to(self._device)
 
     def inputs(self, model: InferenceModel, inputs: NDArray[Any], initial: NDArray[Any]) -> AttentionSums:
         """Writes Z0 and the GCN's input (`initial`, which may be the same array), and returns the sums over all rows."""
@@ -113,7 +113,7 @@ class Passes:
 
 def write_into(array: NDArray[Any]) -> Emit:
     """Returns a function that writes rows into `array`."""
-    target = tensor_over(array)
+    target = shared(array)
 
     def store(rows: slice, states: torch.Tensor) -> None:
         target[rows].copy_(states)  # on all cores, unlike a copy by numpy

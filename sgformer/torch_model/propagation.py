@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from sgformer.adjacency import Adjacency
-from sgformer.arrays.torch_operations import csr_tensor, tensor_over
+from sgformer.arrays.torch_operations import csr_tensor, shared
 from sgformer.features import SparseRows
 
 
@@ -67,7 +67,7 @@ class SparseFeatures:
     """Sparse feature rows with their transpose, for `rows @ weight` and its gradient."""
 
     def __init__(self, rows: SparseRows, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
-        values = tensor_over(rows.values).to(device, dtype)
+        values = shared(rows.values).to(device, dtype)
         self.matrix = csr_tensor(rows.indptr, rows.indices, values, rows.width)
         order = np.argsort(rows.indices, kind="stable")
         indptr = np.zeros(rows.width + 1, dtype=np.int64)
