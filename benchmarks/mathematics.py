@@ -13,7 +13,7 @@ from benchmarks.model_processes import take_turns
 from benchmarks.pyg_peer import Pair
 from benchmarks.results import Result, faster, slower, smaller, time_in_turns
 from sgformer import Graph, InferenceModel, ModelConfig, NewNodes, SGFormer, Summary, extend, summarize
-from sgformer.full_graph.evaluation import full_logits
+from sgformer.full_graph.forward import full_logits
 
 
 def against_pyg() -> list[Result]:

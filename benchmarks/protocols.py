@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from service.http.messages import Reply, Request
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.http import protocol
-from service.http.messages import Reply, Request
 from service.http.protocol import Protocol
 
 NEVER_SECONDS = 1e6

@@ -1,6 +1,7 @@
-"""SGFormer: exact linear attention over a graph, and exact answers for nodes that the graph has never seen.
+"""SGFormer: exact linear attention over a graph, and exact answers for nodes that are not in the graph.
 
-Importing this package does not import torch. Names that need it are loaded when they are first used.
+Belongs here: the model and its mathematics. Does not belong here: files and HTTP.
+Importing this package does not import torch: names that need torch are loaded at first use.
 """
 
 from importlib import import_module
@@ -21,27 +22,25 @@ from sgformer.errors import (
 from sgformer.features import SparseRows
 from sgformer.graph import Graph
 from sgformer.request_time.extension import ExtendedAnswers, extend
-from sgformer.request_time.inference import Answers, InferenceModel
+from sgformer.request_time.inference import Answers, InferenceModel, probabilities
 from sgformer.request_time.new_nodes import NewNodes
-from sgformer.request_time.outputs import probabilities
 from sgformer.states import NodeStates
 from sgformer.sums import AttentionSums
 
 if TYPE_CHECKING:
-    from sgformer.full_graph.evaluation import FullForward, full_logits
-    from sgformer.full_graph.summary import Summary, summarize
+    from sgformer.full_graph.forward import FullForward, Summary, full_logits, summarize
     from sgformer.importers.pretrained import from_authors_large, from_authors_medium, from_pyg
     from sgformer.torch_model.model import SGFormer
 
 _NEED_TORCH = {
-    "FullForward": "sgformer.full_graph.evaluation",
-    "SGFormer": "sgformer.torch_model.model",
-    "Summary": "sgformer.full_graph.summary",
-    "from_authors_large": "sgformer.importers.pretrained",
-    "from_authors_medium": "sgformer.importers.pretrained",
-    "from_pyg": "sgformer.importers.pretrained",
-    "full_logits": "sgformer.full_graph.evaluation",
-    "summarize": "sgformer.full_graph.summary",
+    "FullForward": "full_graph.forward",
+    "SGFormer": "torch_model.model",
+    "Summary": "full_graph.forward",
+    "from_authors_large": "importers.pretrained",
+    "from_authors_medium": "importers.pretrained",
+    "from_pyg": "importers.pretrained",
+    "full_logits": "full_graph.forward",
+    "summarize": "full_graph.forward",
 }
 
 __all__ = [
@@ -78,5 +77,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _NEED_TORCH:
-        return getattr(import_module(_NEED_TORCH[name]), name)
+        return getattr(import_module(f"sgformer.{_NEED_TORCH[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,6 @@
-"""The undirected edges of a graph, as the CSR arrays that are memory-mapped at serving time.
+"""The undirected edges of a graph, as CSR arrays that a service worker memory-maps. numpy only.
 
-Invariants, established once by the constructors below and relied upon everywhere: symmetric, no self-loops, no duplicates,
-neighbours in rising order. numpy only: service workers read this without torch.
+The constructors establish the invariants: symmetric, no self-loops, no duplicates, sorted neighbour lists.
 """
 
 from __future__ import annotations
@@ -30,27 +29,27 @@ class Adjacency:
 
     @property
     def num_edges(self) -> int:
-        """Every undirected edge counted once."""
+        """The number of undirected edges."""
         return len(self.indices) // 2
 
     def degrees(self, nodes: Indices) -> Indices:
-        """Numbers of neighbours, without the self-loop that the propagation adds."""
+        """The numbers of neighbours, without the self-loop that the propagation adds."""
         return self.indptr[nodes + 1] - self.indptr[nodes]
 
     def all_degrees(self) -> Indices:
         return np.diff(self.indptr)
 
     def neighbors(self, nodes: Indices) -> Indices:
-        """The neighbour lists of `nodes`, laid end to end (lengths: `degrees(nodes)`)."""
+        """The neighbour lists of `nodes`, concatenated; their lengths are `degrees(nodes)`."""
         return self.indices[expand_runs(self.indptr[nodes], self.degrees(nodes))].astype(np.int64)
 
     def linked(self, left: Indices, right: Indices) -> NDArray[np.bool_]:
-        """For each pair (left[i], right[i]): is there an edge? A bisection of left's list, all pairs in step."""
+        """Whether there is an edge between left[i] and right[i], by bisection of the neighbour list of left[i]."""
         low, high = self.indptr[left], self.indptr[left + 1]
         end = high
         while (open_ := low < high).any():
             middle = (low + high) // 2
-            # A closed range may stand at the very end of `indices`: it reads any valid place and is left as it is.
+            # An empty range may lie at the end of `indices`: it reads position 0 instead, and stays as it is.
             below = self.indices[np.where(open_, middle, 0)] < right
             low = np.where(open_ & below, middle + 1, low)
             high = np.where(open_ & ~below, middle, high)
@@ -59,14 +58,14 @@ class Adjacency:
 
     @classmethod
     def from_edges(cls, edge_index: Any, num_nodes: int) -> Adjacency:
-        """From a (2, E) array of node ids: made undirected, coalesced, self-loops dropped (the propagation adds its own).
+        """From a (2, E) array of node ids, in any direction. Drops duplicates and self-loops (the propagation adds loops).
 
         Raises:
-            GraphError: ids that are not integers, out of range, or not in two rows.
+            GraphError: ids are not integers, out of range, or not in two rows.
         """
         edges = checked_edge_index(edge_index, num_nodes)
         edges = edges[:, edges[0] != edges[1]]
-        # One integer per directed edge: sorting them sorts by row, then by neighbour.
+        # An integer per directed edge: its order is by row, then by neighbour.
         keys = np.concatenate([edges[0] * num_nodes + edges[1], edges[1] * num_nodes + edges[0]])
         keys.sort()
         if len(keys):
@@ -79,7 +78,7 @@ class Adjacency:
 
     @classmethod
     def from_matrix(cls, matrix: Any) -> Adjacency:
-        """From a square adjacency matrix, dense or scipy sparse; any non-zero entry is an edge."""
+        """From a square adjacency matrix, dense or scipy sparse. Every non-zero entry is an edge."""
         if not hasattr(matrix, "tocoo"):
             matrix = as_array(matrix, "adjacency rows", GraphError)
         shape: tuple[int, ...] = tuple(matrix.shape)
@@ -97,9 +96,9 @@ class Adjacency:
         return cls.from_edges(edges.astype(np.int64), shape[0])
 
     def with_nodes(self, count: int, edge_index: Any) -> Adjacency:
-        """This graph with `count` new nodes N, N+1, ... and further edges, each with a new node at one end at least.
+        """This graph with `count` new nodes N, N+1, ... and their edges: each edge has at least one new end.
 
-        Nothing is sorted again: a new id is larger than every known one, so it goes to the end of its neighbours' lists.
+        Nothing is sorted again: a new id is larger than every known id, so it goes to the end of a neighbour list.
         """
         known, total = self.num_nodes, self.num_nodes + count
         edges = checked_edge_index(edge_index, total)

@@ -1,6 +1,6 @@
-"""The shape of a model: everything that decides what the forward pass computes, and nothing else.
+"""The configuration of a model: all settings that decide what the forward pass computes.
 
-The switches cover the three published variants of SGFormer, which are *not* interchangeable:
+The switches cover the three published variants of SGFormer, which are not interchangeable:
 
     ============================  ============  ==================  ===================
     switch                        paper         PyG, authors large  authors medium
@@ -27,21 +27,21 @@ Combine = Literal["add", "cat"]
 FeatureTransform = Literal["none", "row", "standard"]
 Task = Literal["multiclass", "multilabel", "regression"]
 
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "normalization": get_args(Normalization),
-    "gnn_input": get_args(GnnInput),
-    "combine": get_args(Combine),
-    "feature_transform": get_args(FeatureTransform),
-    "task": get_args(Task),
+_CHOICES = {
+    "normalization": Normalization,
+    "gnn_input": GnnInput,
+    "combine": Combine,
+    "feature_transform": FeatureTransform,
+    "task": Task,
 }
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """One SGFormer: a single attention layer beside an `layers`-deep GCN.
+    """An SGFormer: an attention layer beside a GCN.
 
     Raises:
-        ConfigError: a value is out of range, of the wrong type, or contradicts another one.
+        ConfigError: a value is out of range, of the wrong type, or contradicts another value.
     """
 
     in_features: int
@@ -49,17 +49,17 @@ class ModelConfig:
     hidden: int = 64
     heads: int = 1
     layers: int = 2
-    """GCN layers; 0 means that the graph branch is its own input."""
+    """GCN layers; with 0 the output of the GCN is its input."""
     alpha: float = 0.5
-    """Share of the graph branch in the embedding: (1 - alpha) AN + alpha GN. Not used by `combine="cat"`."""
+    """The share of the graph branch in the embedding: (1 - alpha) AN + alpha GN. Not used by `combine="cat"`."""
     normalization: Normalization = "frobenius"
-    """How queries and keys are scaled: one norm for the whole matrix (the paper) or one per row and head (PyG)."""
+    """How queries and keys are scaled: by the norm of the matrix (the paper), or of each row and head (PyG)."""
     gnn_input: GnnInput = "shared"
     """What the GCN reads: Z0 (the paper), its own input layer (PyG, authors' large), or the features (authors' medium)."""
     value_map: bool = True
     qkv_bias: bool = True
     attention_residual: float | None = 0.5
-    """The `a` of a AN + (1 - a) Z0; None leaves the residual out."""
+    """The `a` in a AN + (1 - a) Z0; None means no residual."""
     input_layer_norm: bool = True
     attention_layer_norm: bool = True
     attention_activation: bool = False
@@ -67,7 +67,7 @@ class ModelConfig:
     gnn_batch_norm: bool = True
     gnn_activation: bool = True
     gnn_residual: bool = False
-    """Adds the GCN's *input* after every layer, as the published code does (not the previous layer)."""
+    """Adds the GCN's input, not the previous layer, after every layer, as the published code does."""
     gnn_init: bool = False
     """`use_init` of the authors' code: every layer also reads the GCN's input."""
     gnn_plain_last: bool = False
@@ -82,14 +82,13 @@ class ModelConfig:
         for name in ("in_features", "out_features", "hidden", "heads"):
             self._need_integer(name, at_least=1)
         self._need_integer("layers", at_least=0)
-        self._need_share("alpha")
-        self._need_share("attention_dropout")
-        self._need_share("gnn_dropout")
+        for name in ("alpha", "attention_dropout", "gnn_dropout"):
+            self._need_share(name)
         if self.attention_residual is not None:
             self._need_share("attention_residual", closed=True)
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        for name, kind in _CHOICES.items():
+            if getattr(self, name) not in get_args(kind):
+                raise ConfigError(f"{name} must be one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}")
         for field in fields(self):
             if field.type == "bool" and not isinstance(getattr(self, field.name), bool):
                 raise ConfigError(f"{field.name} must be true or false, got {getattr(self, field.name)!r}")
@@ -107,7 +106,7 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
-        """The inverse of `to_dict`. Unknown and missing names are errors, not defaults."""
+        """The inverse of `to_dict`. Unknown and missing names are errors."""
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):
             raise ConfigError(f"unknown model setting(s): {', '.join(unknown)}")
@@ -116,7 +115,7 @@ class ModelConfig:
         return cls(**values)
 
     def _check_features_input(self) -> None:
-        """The features are D wide and the layers d wide, so what adds or joins the two has no meaning."""
+        """Features and layers differ in width, so they cannot be added or concatenated."""
         if self.layers == 0:
             raise ConfigError("gnn_input='features' needs at least one GCN layer to bring the features to hidden size")
         for name, wanted in (("gnn_weight", True), ("gnn_residual", False), ("gnn_init", False)):

@@ -1,11 +1,11 @@
-"""Errors that callers of the mathematics can act on.
+"""Errors about the input of this package.
 
     SgformerError
     +-- ConfigError              a model setting is out of range or contradicts another
     +-- GraphError               features or edges that do not make a graph
-    +-- UnknownNodeError         an id that names no node of the graph
-    +-- NewNodeError             a question about new nodes that cannot be asked (`.item` says which)
-    +-- SumsError                sums that do not belong together, or that hold no rows
+    +-- UnknownNodeError         an id that is not in the graph
+    +-- NewNodeError             an invalid request for new nodes (`item` is the new node at fault)
+    +-- SumsError                sums that cannot be combined, or that include no rows
     +-- WeightsError             tensors that are missing, unknown or of the wrong shape
     +-- NeighborhoodTooLarge     an exact answer would recompute more than the caller allows
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 
 class SgformerError(ValueError):
-    """Base of every error that this package raises about its input."""
+    """The base of all errors here."""
 
 
 class ConfigError(SgformerError):
@@ -24,7 +24,7 @@ class ConfigError(SgformerError):
 
 
 class GraphError(SgformerError):
-    """`row` is the node whose features are to blame, where one is."""
+    """`row` is the node with invalid features, or None if the error is not about a node."""
 
     def __init__(self, message: str, row: int | None = None) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class GraphError(SgformerError):
 
 
 class UnknownNodeError(SgformerError):
-    """`node` is the id that no node has, or None where what was given is no list of ids."""
+    """`node` is the unknown id, or None if the input is not a list of ids."""
 
     def __init__(self, message: str, node: int | str | None = None) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class SumsError(SgformerError):
 
 
 class NewNodeError(SgformerError):
-    """Raised for one new node of a question; `item` is its position, or None where no single node is to blame."""
+    """`item` is the position of the new node at fault, or None if the error is not about a single node."""
 
     def __init__(self, message: str, item: int | None = None) -> None:
         super().__init__(message if item is None else f"new node {item}: {message}")
@@ -55,15 +55,13 @@ class WeightsError(SgformerError):
     pass
 
 
-class NeighborhoodTooLarge(SgformerError):  # noqa: N818  # public name: it says what is the case
-    """The exact answer needs `size` neighbourhood entries and the caller allowed `limit`."""
+class NeighborhoodTooLarge(SgformerError):  # noqa: N818  # a public name
+    """An exact answer needs `size` adjacency entries, and the caller allows `limit`."""
 
     def __init__(self, item: int, size: int, limit: int) -> None:
         self.message = (
             f"an exact answer would recompute a neighbourhood of {size:,} entries, "
-            f"the limit is {limit:,}; ask in frozen mode or raise the limit"
+            f"the limit is {limit:,}; use frozen mode or raise the limit"
         )
         super().__init__(f"new node {item}: {self.message}")
-        self.item = item
-        self.size = size
-        self.limit = limit
+        self.item, self.size, self.limit = item, size, limit

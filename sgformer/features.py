@@ -1,7 +1,7 @@
-"""Feature rows, dense or sparse, and the transform that a model was trained with.
+"""Feature rows, dense or sparse, and the transform that a model applies to them.
 
-Sparse rows stay sparse: row normalisation scales the stored values, and standardisation is folded into the weights that
-read the features (see `folded`), because subtracting a mean would fill in every zero.
+Sparse rows stay sparse: row normalisation scales the stored values. Standardisation would make every zero non-zero, so it is
+folded into the weights that read the features (`folded`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from sgformer.arrays.operations import Array, Indices, ops_for, run_starts
 from sgformer.config import FeatureTransform
 
-Fail: TypeAlias = Callable[[str, int | None], Exception]
-"""Turns a message, and the row that is to blame, into the caller's kind of error: graphs and requests share the checks."""
+MakeError: TypeAlias = Callable[[str, int | None], Exception]
+"""Makes the caller's exception from a message and the row at fault: graphs and requests share the checks."""
 
 
 @dataclass(frozen=True)
 class SparseRows:
-    """Rows of features in CSR form: row i holds `values[indptr[i]:indptr[i+1]]` at columns `indices[...]`."""
+    """Feature rows in CSR form: row i holds `values[indptr[i]:indptr[i+1]]` at the columns `indices[...]`."""
 
     indptr: NDArray[np.integer[Any]]
     indices: NDArray[np.integer[Any]]
@@ -41,17 +41,17 @@ class SparseRows:
         return SparseRows(self.indptr, self.indices, self.values.astype(dtype, copy=False), self.width)
 
     def __getitem__(self, rows: slice) -> SparseRows:
-        """A run of rows, without copying their entries."""
+        """A range of rows, without copying their entries."""
         start, stop, step = rows.indices(self.shape[0])
         if step != 1:
-            raise IndexError(f"sparse rows are taken in runs, not in steps of {step}")
+            raise IndexError(f"sparse rows are sliced with step 1, not in steps of {step}")
         stop = max(start, stop)
         first, last = int(self.indptr[start]), int(self.indptr[stop])
         indptr = self.indptr[start : stop + 1] - first
         return SparseRows(indptr, self.indices[first:last], self.values[first:last], self.width)
 
     def times(self, matrix: Array) -> Array:
-        """These rows times a (width, o) matrix: only the matrix rows that some entry names are read."""
+        """These rows times a (width, o) matrix, of which only the rows at stored columns are read."""
         return ops_for(matrix).sparse_product(self.indptr, self.indices, self.values, matrix)
 
     def toarray(self) -> NDArray[np.floating[Any]]:
@@ -68,50 +68,50 @@ FeatureRows: TypeAlias = NDArray[np.floating[Any]] | SparseRows
 
 @dataclass(frozen=True)
 class MixedRows:
-    """Dense and sparse rows of equal width. Each keeps its form, so that its answer has the bits that it has alone."""
+    """Dense and sparse rows of equal width. Each keeps its form, so its answer has the same bits as alone."""
 
     dense: NDArray[np.floating[Any]]
     sparse: SparseRows
     is_sparse: NDArray[np.bool_]
-    """For every row, in order."""
+    """For every row."""
 
     @property
     def shape(self) -> tuple[int, int]:
         return len(self.is_sparse), self.sparse.width
 
-    def joined(self, dense: Array, sparse: Array) -> Array:
-        """Results for the dense and for the sparse rows, in the order of the rows."""
+    def interleave(self, dense: Array, sparse: Array) -> Array:
+        """Puts the results for the dense and for the sparse rows into the order of the rows."""
         order = np.argsort(np.concatenate([np.flatnonzero(~self.is_sparse), np.flatnonzero(self.is_sparse)]))
         ops = ops_for(dense)
         return ops.take(ops.concat([dense, sparse]), order)
 
 
-def checked_features(features: Any, width: int | None, fail: Fail) -> Any:
-    """`features` (dense, `SparseRows`, `MixedRows` or scipy sparse) as rows of finite floats.
+def checked_features(features: Any, width: int | None, error: MakeError) -> Any:
+    """Validates `features` (dense, `SparseRows`, `MixedRows` or scipy sparse) and returns rows of finite floats.
 
-    float64 stays, everything else becomes float32.
+    float64 stays; every other type becomes float32.
     """
     features = _as_sparse_rows(features) if hasattr(features, "tocsr") else features
     if isinstance(features, MixedRows):
-        return _checked_mixed(features, width, fail)
-    rows = _checked_sparse(features, fail) if isinstance(features, SparseRows) else _checked_dense(features, fail)
+        return _checked_mixed(features, width, error)
+    rows = _checked_sparse(features, error) if isinstance(features, SparseRows) else _checked_dense(features, error)
     if width is not None and rows.shape[1] != width:
-        raise fail(f"features are {rows.shape[1]} wide, expected {width}", None)
+        raise error(f"features are {rows.shape[1]} wide, expected {width}", None)
     values = rows.values if isinstance(rows, SparseRows) else rows
-    # Models run in float32: what that cannot hold would become infinity later, where nobody could name it.
-    good = np.abs(values) <= np.finfo(np.float32).max
-    if not good.all():
-        row, column = _place(rows, good)
-        raise fail(f"features hold NaN, infinity or more than 3.4e38 (row {row}, column {column})", row)
+    # Models run in float32: a larger value would become infinity later, where its row and column are unknown.
+    valid = np.abs(values) <= np.finfo(np.float32).max
+    if not valid.all():
+        row, column = _first_invalid(rows, valid)
+        raise error(f"features hold NaN, infinity or more than 3.4e38 (row {row}, column {column})", row)
     return rows
 
 
-def as_array(values: Any, what: str, fail: Fail) -> NDArray[Any]:
-    """np.asarray with the caller's kind of error for lists of unequal lengths."""
+def as_array(values: Any, what: str, error: MakeError) -> NDArray[Any]:
+    """np.asarray, with the caller's exception for lists of unequal lengths."""
     try:
         return np.asarray(values)
     except ValueError:
-        raise fail(f"{what} are lists of unequal lengths, expected the same number of entries in each", None) from None
+        raise error(f"{what} are lists of unequal lengths, expected the same number of entries in each", None) from None
 
 
 def row_normalised(rows: FeatureRows) -> FeatureRows:
@@ -126,7 +126,7 @@ def row_normalised(rows: FeatureRows) -> FeatureRows:
 
 
 def column_statistics(rows: FeatureRows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and scale of every column, in float64; the scale of a column that never varies is 1."""
+    """Mean and scale of every column, in float64. The scale of a constant column is 1."""
     count = rows.shape[0]
     if isinstance(rows, SparseRows):
         values = rows.values.astype(np.float64)
@@ -137,14 +137,14 @@ def column_statistics(rows: FeatureRows) -> tuple[NDArray[np.float64], NDArray[n
     else:
         mean = rows.mean(axis=0, dtype=np.float64)
         variance = rows.var(axis=0, dtype=np.float64)
-    # Rounding leaves a constant column with a variance of about 1e-32 times its square: that is not variation.
+    # Rounding gives a constant column a variance of about 1e-32 times its square.
     constant = variance <= 1e-24 * np.maximum(mean**2, 1e-300)
     return mean, np.where(constant, 1.0, np.sqrt(variance))
 
 
 def transformed(rows: FeatureRows, transform: FeatureTransform, mean: Array, scale: Array) -> FeatureRows:
-    """What the weights of `folded` expect: everything of the transform that is not folded into them. In float64, so that the
-    result does not depend on the precision in which the features came.
+    """Applies the part of the transform that is not folded into the weights. In float64, so that the result does not depend
+    on the precision of the features.
     """
     if transform == "row":
         return row_normalised(rows)
@@ -154,70 +154,69 @@ def transformed(rows: FeatureRows, transform: FeatureTransform, mean: Array, sca
 
 
 def folded(weight: Array, bias: Array, mean: Array, scale: Array) -> tuple[Array, Array]:
-    """Standardisation inside an affine map: ((x - mean) / scale) W + b = x W' + b'."""
+    """Folds standardisation into an affine map: ((x - mean) / scale) W + b = x W' + b'."""
     scaled = weight / scale[:, None]
     return scaled, bias - mean @ scaled
 
 
-def _checked_dense(features: Any, fail: Fail) -> NDArray[np.floating[Any]]:
-    rows = as_array(features, "features", fail)
+def _checked_dense(features: Any, error: MakeError) -> NDArray[np.floating[Any]]:
+    rows = as_array(features, "features", error)
     if rows.ndim != 2:
-        raise fail(f"features have {rows.ndim} dimension(s), expected 2 (rows x features)", None)
+        raise error(f"features have {rows.ndim} dimension(s), expected 2 (rows x features)", None)
     if rows.dtype.kind not in "fiub":
-        raise fail(f"features are of type {rows.dtype}, expected numbers", None)
-    if rows.dtype == np.float64:
-        return rows
-    return rows.astype(np.float32, copy=False)
+        raise error(f"features are of type {rows.dtype}, expected numbers", None)
+    return rows if rows.dtype == np.float64 else rows.astype(np.float32, copy=False)
 
 
-def _checked_sparse(rows: SparseRows, fail: Fail) -> SparseRows:
+def _checked_sparse(rows: SparseRows, error: MakeError) -> SparseRows:
     indptr, indices, values = (np.asarray(part) for part in (rows.indptr, rows.indices, rows.values))
     for name, array in (("indptr", indptr), ("indices", indices)):
         if array.ndim != 1 or array.dtype.kind not in "iu":
-            found = f"{array.dtype} with {array.ndim} dimension(s)"
-            raise fail(f"sparse features: {name} is {found}, expected 1 of integers", None)
-    indptr = indptr.astype(np.int64)  # differences of unsigned numbers would wrap around
+            shape = f"{array.dtype} with {array.ndim} dimension(s)"
+            raise error(f"sparse features: {name} is {shape}, expected integers with 1 dimension", None)
+    indptr = indptr.astype(np.int64)  # differences of unsigned integers would wrap around
     if len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
-        raise fail(f"sparse features: indptr must rise from 0 to the number of entries ({len(indices)})", None)
+        raise error(f"sparse features: indptr must rise from 0 to the number of entries ({len(indices)})", None)
     if values.shape != indices.shape or values.dtype.kind not in "fiub":
-        raise fail(f"sparse features: {values.shape} values of {values.dtype} for {indices.shape} indices", None)
+        shapes = f"{values.shape} values of {values.dtype} for {indices.shape} indices"
+        raise error(f"sparse features: {shapes}, expected a number per index", None)
     checked = SparseRows(indptr, indices, values, rows.width)
     if len(indices) and (indices.min() < 0 or indices.max() >= rows.width):
-        row, bad = _place(checked, (indices >= 0) & (indices < rows.width))
-        raise fail(f"sparse features: column {bad} is out of range, expected 0 to {rows.width - 1}", row)
+        row, bad = _first_invalid(checked, (indices >= 0) & (indices < rows.width))
+        raise error(f"sparse features: column {bad} is out of range, expected 0 to {rows.width - 1}", row)
     keys = np.sort(checked.row_numbers() * rows.width + indices)
     if (repeated := keys[1:][keys[1:] == keys[:-1]]).size:
         row, column = divmod(int(repeated[0]), rows.width)
-        raise fail(f"sparse features: row {row} names column {column} twice", row)
+        raise error(f"sparse features: row {row} names column {column} twice, expected distinct columns", row)
     return checked if values.dtype == np.float64 else checked.astype(np.float32)
 
 
-def _checked_mixed(rows: MixedRows, width: int | None, fail: Fail) -> MixedRows:
-    def fail_at(places: Indices) -> Fail:
-        return lambda message, row: fail(message, None if row is None else int(places[row]))
+def _checked_mixed(rows: MixedRows, width: int | None, error: MakeError) -> MixedRows:
+    def error_at(places: Indices) -> MakeError:
+        return lambda message, row: error(message, None if row is None else int(places[row]))
 
-    dense = checked_features(rows.dense, width, fail_at(np.flatnonzero(~rows.is_sparse)))
-    return MixedRows(dense, checked_features(rows.sparse, width, fail_at(np.flatnonzero(rows.is_sparse))), rows.is_sparse)
+    dense = checked_features(rows.dense, width, error_at(np.flatnonzero(~rows.is_sparse)))
+    return MixedRows(dense, checked_features(rows.sparse, width, error_at(np.flatnonzero(rows.is_sparse))), rows.is_sparse)
 
 
-def _place(rows: FeatureRows, good: NDArray[np.bool_]) -> tuple[int, int]:
-    """Row and column of the first entry that is not good."""
+def _first_invalid(rows: FeatureRows, valid: NDArray[np.bool_]) -> tuple[int, int]:
+    """Row and column of the first invalid entry."""
     if isinstance(rows, SparseRows):
-        entry = int(np.flatnonzero(~good)[0])
+        entry = int(np.flatnonzero(~valid)[0])
         return int(np.searchsorted(rows.indptr, entry, side="right")) - 1, int(rows.indices[entry])
-    row, column = np.argwhere(~good)[0]
+    row, column = np.argwhere(~valid)[0]
     return int(row), int(column)
 
 
 def _as_sparse_rows(matrix: Any) -> SparseRows:
-    """A scipy sparse matrix; the caller's own is left as it is."""
+    """From a scipy sparse matrix, which is not changed."""
     matrix = matrix.tocsr(copy=True)
     matrix.sum_duplicates()
     return SparseRows(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1])
 
 
 def stack_rows(parts: list[SparseRows]) -> SparseRows:
-    """Sparse rows of equal width, one below the other."""
+    """Concatenates sparse rows of equal width."""
     lengths = np.concatenate([np.diff(part.indptr) for part in parts])
     indptr = np.append(run_starts(lengths), lengths.sum()) if len(lengths) else np.zeros(1, dtype=np.int64)
     indices = np.concatenate([part.indices for part in parts])
@@ -225,7 +224,7 @@ def stack_rows(parts: list[SparseRows]) -> SparseRows:
 
 
 def stack_any(parts: list[Any]) -> Any:
-    """Rows of any form, one below the other."""
+    """Concatenates rows of any form."""
     if all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts)
     if all(isinstance(part, SparseRows) for part in parts):

@@ -1,4 +1,4 @@
-"""A graph: features and undirected edges, validated once, here."""
+"""A graph: the features of its nodes and their undirected edges, validated."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sgformer.features import FeatureRows, SparseRows, checked_features, stack_r
 
 @dataclass(frozen=True)
 class Graph:
-    """Node i has feature row i. Build one with `Graph.build`, which checks; the constructor does not.
+    """Node i has feature row i. `Graph.build` validates; the constructor does not.
 
-    The arrays are shared with the caller, not copied: change them and the graph changes.
+    The arrays are shared with the caller, not copied.
     """
 
     features: FeatureRows
@@ -27,7 +27,7 @@ class Graph:
         """From a feature matrix (dense, `SparseRows`, or scipy sparse) and a (2, E) array of edges in any direction.
 
         Raises:
-            GraphError: fewer than two nodes, no features, NaN, wrong shapes, or edges that name no node.
+            GraphError: fewer than two nodes, no features, NaN, wrong shapes, or edges of unknown nodes.
         """
         rows = checked_features(features, None, GraphError)
         cls._check_size(rows)
@@ -35,7 +35,7 @@ class Graph:
 
     @classmethod
     def from_matrix(cls, features: Any, matrix: Any) -> Graph:
-        """The same from a square adjacency matrix, dense or scipy sparse."""
+        """From a feature matrix and a square adjacency matrix, dense or scipy sparse."""
         rows = checked_features(features, None, GraphError)
         cls._check_size(rows)
         adjacency = Adjacency.from_matrix(matrix)
@@ -46,11 +46,16 @@ class Graph:
     @staticmethod
     def _check_size(rows: FeatureRows) -> None:
         nodes, width = rows.shape
-        # One node alone has no all-pair attention: its denominator is 1 + cos(q, k), which reaches zero.
+        # The attention of a single node divides by 1 + cos(q, k), which may be zero.
         if nodes < 2:
             raise GraphError(f"a graph needs at least 2 nodes, got {nodes}")
         if width == 0:
             raise GraphError("a graph needs at least 1 feature per node, got 0")
+
+    def check_width(self, in_features: int) -> None:
+        """Raises GraphError if a model with `in_features` features cannot read this graph."""
+        if self.num_features != in_features:
+            raise GraphError(f"features are {self.num_features} wide, this model expects {in_features}")
 
     @property
     def num_nodes(self) -> int:
@@ -65,11 +70,11 @@ class Graph:
         return self.adjacency.num_edges
 
     def with_nodes(self, features: FeatureRows, edges: Any) -> Graph:
-        """This graph with new nodes N, N+1, ... and edges of theirs: what an exact answer must equal. Costs O(N + E)."""
+        """This graph with new nodes N, N+1, ... and their edges, as for a full recompute. Costs O(N + E)."""
         rows = checked_features(features, self.num_features, GraphError)
         adjacency = self.adjacency.with_nodes(rows.shape[0], edges)
         if isinstance(self.features, SparseRows):
             if not isinstance(rows, SparseRows):
-                raise GraphError("this graph has sparse features, the new nodes have dense ones")
+                raise GraphError("the new nodes have dense features, expected sparse features as in this graph")
             return Graph(stack_rows([self.features, rows]), adjacency)
         return Graph(np.concatenate([self.features, np.asarray(rows, dtype=self.features.dtype)]), adjacency)

@@ -1,4 +1,4 @@
-"""What the full-graph forward leaves behind for every node."""
+"""The states of every node after a full-graph forward."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sgformer.arrays.operations import Array
 class NodeStates:
     """Per-node arrays (N, hidden): in memory, memory-mapped, or on a GPU.
 
-    With L layers there are L + 1 `layers`: the GCN's input, then every layer's output. Where the GCN reads Z0 (`shared`)
-    `layers[0]` *is* `inputs`. `aggregates` holds P h of layers 1 to L-1, before their weights: with them the exact answer
-    for a new node does not walk over the neighbours of its neighbours (docs/mathematics.md section 4, "Hubs").
+    `inputs` is Z0. With L GCN layers, `layers` holds L + 1 arrays: the GCN's input, then the output of every layer. If the
+    GCN reads Z0 (`gnn_input="shared"`), `layers[0]` is `inputs`. `aggregates` holds P h of layers 1 to L-1, before their
+    weights, so an exact answer need not read all neighbours of a hub (docs/mathematics.md section 4, "Hubs").
     """
 
     inputs: Array

@@ -1,7 +1,7 @@
-"""The global sums: all that one node needs to know of all the others (docs/mathematics.md section 3).
+"""The global attention sums, from which the all-pair attention of a row is computed (docs/mathematics.md section 3).
 
-With S = K^T V, s = K^T 1 and the norms of Q and K, the all-pair attention of any row costs O(d^2), whatever N is. The sums
-are additive, so chunks, processes and machines add up to exactly the attention over all of their rows.
+With S = K^T V, s = K^T 1 and the norms of Q and K, the attention of a row costs O(d^2), independent of N. The sums are
+additive: sums over chunks, processes or machines add up to the sums over all rows.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from sgformer.arrays.operations import Array, ops_for
 from sgformer.config import Normalization
 from sgformer.errors import SumsError
 
+SUMS = ("key_value", "key", "query_square", "key_square")
+
 
 @dataclass(frozen=True)
 class AttentionSums:
-    """Float64 sums over `count` rows. Rows are (n, heads, hidden) queries, keys and values, as `InferenceModel` makes them;
-    values may also be (n, 1, hidden), one for all heads.
+    """Float64 sums over `count` rows of queries, keys and values (n, heads, hidden), as `InferenceModel` computes them.
 
-    With `row` normalisation the keys and queries come in as unit rows, and the two squared norms stay zero.
+    Values may also be (n, 1, hidden), the same for all heads. With `row` normalisation the queries and keys are unit rows,
+    and the two squared norms stay zero.
     """
 
     normalization: Normalization
@@ -31,7 +33,7 @@ class AttentionSums:
     key: Array
     """s: (heads, hidden)."""
     query_square: Array
-    """|Q|^2 over all rows *and heads*: the authors' code takes one norm of the whole matrix."""
+    """|Q|^2 over all rows and all heads: the authors' code takes the norm of the whole matrix."""
     key_square: Array
     count: int
 
@@ -42,20 +44,15 @@ class AttentionSums:
 
     @classmethod
     def of_rows(cls, normalization: Normalization, query: Array | None, key: Array, value: Array) -> AttentionSums:
-        """The sums of these rows alone. Products run in the rows' own precision: hand over chunks, and add them up.
+        """The sums over these rows. Products run in the precision of the rows: for accuracy, pass chunks and add the sums.
 
         `query` may be None with `row` normalisation, which does not sum over queries.
         """
         by_head = key.swapaxes(0, 1).swapaxes(1, 2)  # (H, d, n)
-        frobenius = normalization == "frobenius"
-        return cls(
-            normalization,
-            _double(by_head @ value.swapaxes(0, 1)),  # (H, d, d)
-            _double(key.sum(0)),  # (H, d)
-            _double(_square_norm(query)) if frobenius else _double(0.0),
-            _double(_square_norm(key)) if frobenius else _double(0.0),
-            len(key),
-        )
+        key_value = by_head @ value.swapaxes(0, 1)  # (H, d, d)
+        squares = (0.0, 0.0) if normalization == "row" else (_square_norm(query), _square_norm(key))
+        query_square, key_square = map(_double, squares)
+        return cls(normalization, _double(key_value), _double(key.sum(0)), query_square, key_square, len(key))
 
     def __add__(self, other: AttentionSums) -> AttentionSums:
         return self._combined(other, 1)
@@ -68,26 +65,35 @@ class AttentionSums:
         return self + self.of_rows(self.normalization, query, key, value)
 
     def without_rows(self, query: Array, key: Array, value: Array) -> AttentionSums:
-        """The sums with these rows, which must be among them, taken out."""
+        """The sums with these rows removed. The sums must include them."""
         return self - self.of_rows(self.normalization, query, key, value)
 
     def attend(self, query: Array, value: Array) -> Array:
-        """The attention output (n, hidden) of rows that are already in these sums, averaged over the heads."""
+        """The attention output (n, hidden) of rows that these sums include, averaged over the heads."""
+        if self.count < 1:
+            raise SumsError("sums over no rows cannot be attended to")
         scale = _scale(self.normalization, self.query_square, self.key_square, self.count)
         return _weighted(value, *self._products(query, scale))
 
-    def attend_each_added(self, query: Array, key: Array, value: Array) -> Array:
-        """The attention output of new rows, each as if it alone had been added: `with_rows` for one, without n copies."""
+    def attend_each_added(self, query: Array, key: Array, value: Array, added: Array | None = None) -> Array:
+        """The attention output of new rows, each as if it alone had been added (`with_rows`), without n copies of the sums.
+
+        `added` (n, 1, 1), if given, is 0 for rows that the sums include already, and 1 for new rows.
+        """
         mixed, total = self._products(query)
+        count = self.count + (1 if added is None else _double(added))
+        if added is not None:
+            query, key = query * added, key * added
         own = (query * key).sum(-1)[:, :, None]  # (n, H, 1)
-        query_square = self.query_square + _double((query * query).sum((1, 2)))[:, None, None]
-        key_square = self.key_square + _double((key * key).sum((1, 2)))[:, None, None]
-        scale = _scale(self.normalization, query_square, key_square, self.count + 1)
-        scale = ops_for(query).cast(scale, like=query)
+        query_square, key_square = self.query_square, self.key_square
+        if self.normalization == "frobenius":
+            query_square = query_square + _double((query * query).sum((1, 2)))[:, None, None]
+            key_square = key_square + _double((key * key).sum((1, 2)))[:, None, None]
+        scale = ops_for(query).cast(_scale(self.normalization, query_square, key_square, count), like=query)
         return _weighted(value, (mixed + own * value) * scale, (total + own) * scale)
 
     def to(self, like: Array) -> AttentionSums:
-        """The same sums where `like` lives (still float64), so that attending moves nothing between devices."""
+        """The same float64 sums on the device of `like`, so that attending copies nothing between devices."""
         return self._mapped(lambda array: ops_for(like).cast(array, like=_double(like)))
 
     def on_host(self) -> AttentionSums:
@@ -95,11 +101,10 @@ class AttentionSums:
         return self._mapped(lambda array: array.cpu().numpy() if hasattr(array, "cpu") else array)
 
     def _mapped(self, convert: Callable[[Array], Array]) -> AttentionSums:
-        names = ("key_value", "key", "query_square", "key_square")
-        return replace(self, **{name: convert(getattr(self, name)) for name in names})
+        return replace(self, **{name: convert(getattr(self, name)) for name in SUMS})
 
     def _products(self, query: Array, scale: Array | float = 1.0) -> tuple[Array, Array]:
-        """Q S and Q s, times a scalar."""
+        """Q S and Q s, times `scale`."""
         ops = ops_for(query)
         mixed = ops.head_product(query, ops.cast(self.key_value * scale, like=query))  # (n, H, d)
         total = ops.head_product(query, ops.cast((self.key * scale)[:, :, None], like=query))  # (n, H, 1)
@@ -108,33 +113,25 @@ class AttentionSums:
     def _combined(self, other: AttentionSums, sign: int) -> AttentionSums:
         if self.normalization != other.normalization or self.key_value.shape != other.key_value.shape:
             raise SumsError(
-                f"sums of {self.normalization} normalisation and shape {tuple(self.key_value.shape)} do not mix with "
-                f"{other.normalization} and {tuple(other.key_value.shape)}"
+                f"sums of {self.normalization} normalisation and shape {tuple(self.key_value.shape)} "
+                f"cannot be combined with {other.normalization} and {tuple(other.key_value.shape)}"
             )
         if self.count + sign * other.count < 0:
             raise SumsError(f"{other.count} rows cannot be removed from sums over {self.count}")
-        return AttentionSums(
-            self.normalization,
-            self.key_value + sign * other.key_value,
-            self.key + sign * other.key,
-            self.query_square + sign * other.query_square,
-            self.key_square + sign * other.key_square,
-            self.count + sign * other.count,
-        )
+        combined = {name: getattr(self, name) + sign * getattr(other, name) for name in (*SUMS, "count")}
+        return replace(self, **combined)
 
 
-def _scale(normalization: Normalization, query_square: Array, key_square: Array, count: int) -> Array:
-    """1 / (|Q| |K| N), or 1 / N where rows are unit rows already. No queries at all attend to nothing, not to NaN."""
-    if count < 1:
-        raise SumsError("sums over no rows cannot be attended to")
+def _scale(normalization: Normalization, query_square: Array, key_square: Array, count: Array) -> Array:
+    """1 / (|Q| |K| N), or 1 / N for unit rows. If all queries are zero they attend to nothing: 0 instead of NaN."""
     if normalization == "row":
-        return np.float64(1 / count)
+        return np.float64(1) / count
     norms = (query_square * key_square) ** 0.5 * count
     return (norms > 0) / (norms + (norms == 0))
 
 
 def _weighted(value: Array, mixed: Array, total: Array) -> Array:
-    """[V + Q~ S] / [1 + Q~ s], row-wise, then the mean over heads. Works in place on `mixed` and `total`."""
+    """[V + Q~ S] / [1 + Q~ s] per row, then the mean over the heads. Overwrites `mixed` and `total`."""
     mixed += value
     total += 1
     mixed /= total

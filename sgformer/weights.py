@@ -1,7 +1,4 @@
-"""The names and shapes of a model's tensors, as its configuration decides them.
-
-One table for the trainable module, the request-time model, the importers and the snapshot: whatever does not fit is named.
-"""
+"""The names and shapes of the tensors of a model, for the trainable module, serving, importers and snapshots."""
 
 from __future__ import annotations
 
@@ -17,11 +14,11 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def expected_shapes(config: ModelConfig) -> Shapes:
-    """Every tensor of a model with this configuration. Linear weights are (out, in), as torch stores them."""
-    wide, hidden, joined = config.in_features, config.hidden, config.heads * config.hidden
+    """The tensors of a model with this configuration. Linear weights are (out, in), as in torch."""
+    wide, hidden = config.in_features, config.hidden
     shapes = _linear("input", hidden, wide) | _layer_norm("input_norm", hidden, config.input_layer_norm)
     for name in ("query", "key", "value") if config.value_map else ("query", "key"):
-        shapes |= _linear(name, joined, hidden, bias=config.qkv_bias)
+        shapes |= _linear(name, config.heads * hidden, hidden, bias=config.qkv_bias)
     shapes |= _layer_norm("attention_norm", hidden, config.attention_layer_norm)
     if config.gnn_input == "own":
         shapes |= _linear("graph_input", hidden, wide) | _batch_norm("graph_input_norm", hidden, config.gnn_batch_norm)
@@ -36,16 +33,17 @@ def expected_shapes(config: ModelConfig) -> Shapes:
 
 
 def layer_has_weight(config: ModelConfig, layer: int) -> bool:
-    """With `features` input the first layer's weight is `graph_input`: P (X W) costs less than (P X) W."""
+    """With `gnn_input="features"` the weight of the first layer is `graph_input`: P (X W) costs less than (P X) W."""
     return config.gnn_weight and not (config.gnn_input == "features" and layer == 0)
 
 
 def layer_is_plain(config: ModelConfig, layer: int) -> bool:
+    """Whether the layer has no norm, activation or residual."""
     return config.gnn_plain_last and layer == config.layers - 1
 
 
 def check_weights(config: ModelConfig, weights: Mapping[str, Any]) -> None:
-    """Raises WeightsError that names every tensor which is missing, unknown or of the wrong shape."""
+    """Raises WeightsError that names every tensor that is missing, unknown, of the wrong shape, or not finite."""
     expected = expected_shapes(config)
     problems = [f"missing {name} {shape}" for name, shape in expected.items() if name not in weights]
     problems += [f"unknown {name}" for name in weights if name not in expected]

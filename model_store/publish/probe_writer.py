@@ -1,7 +1,11 @@
 """Makes the probes of a snapshot: a full-graph forward for every one of them, over the graph with the new nodes added.
 
 The augmented features and all states are scratch files; what is held in memory is one copy of the edges. The last step, from
-states and sums to answers, is torch's (`reference_head`): what serves, numpy code or `model.onnx`, has no part in it.
+states and sums to answers, runs on torch in float64 (`answers_of`).
+
+A probe checks the path that serves without using it: the graph has the new nodes in it, so no neighbourhood is searched and
+no stored state is updated; the sums run over all rows, so none is added to them; and torch computes, not numpy or ONNX.
+The formula of the last step is shared with the path that serves. The tests compare it with the paper's N x N form.
 """
 
 from __future__ import annotations
@@ -17,9 +21,9 @@ from numpy.typing import NDArray
 from model_store.format import npy
 from model_store.format.layout import ArraySpec
 from model_store.format.probes import KNOWN, Probe, Probes
-from model_store.publish.reference_head import answers_of
 from sgformer import Answers, Graph, ModelConfig, NewNodes, SparseRows, Summary, summarize
 from sgformer.features import FeatureRows
+from sgformer.full_graph.forward import answers_of
 
 KNOWN_NODES = 16
 NEIGHBORS = 3

@@ -13,7 +13,7 @@ from model_store.publish.onnx_head import sum_feeds
 from service.engines.engine import EngineError, ignoring_overflow
 from service.settings import Backend
 from sgformer import Answers, ExtendedAnswers, NewNodes
-from sgformer.request_time.extension import Mode, reach
+from sgformer.request_time.extension import Mode, run_graph_branch
 
 
 class OnnxEngine:
@@ -37,18 +37,18 @@ class OnnxEngine:
     def extended(self, new: NewNodes, mode: Mode = "exact", max_recompute: int | None = None) -> ExtendedAnswers:
         snapshot = self._snapshot
         with ignoring_overflow():
-            reached = reach(snapshot.model, snapshot.states, snapshot.adjacency, new, mode, max_recompute)
+            branch = run_graph_branch(snapshot.model, snapshot.states, snapshot.adjacency, new, mode, max_recompute)
         ends = np.cumsum(np.bincount(new.scenarios))
         parts = []
         for start, end in zip([0, *ends[:-1]], ends, strict=True):
-            inputs, graph_states = reached.inputs[start:end], reached.graph_states[start:end]
+            inputs, graph_states = branch.inputs[start:end], branch.graph_states[start:end]
             if end - start == 1:
                 parts.append(self._run(inputs, graph_states, 1.0, self._sums))
             else:  # joint nodes are in each other's sums
                 joint = snapshot.sums.with_rows(*snapshot.model.project(inputs, "query", "key", "value"))
                 parts.append(self._run(inputs, graph_states, 0.0, sum_feeds(joint)))
         embeddings, logits = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        return ExtendedAnswers(embeddings, logits, reached.recomputed, reached.exactness)
+        return ExtendedAnswers(embeddings, logits, branch.recomputed, branch.exactness)
 
     def _run(self, inputs: Any, graph_states: Any, added: float, sums: dict[str, Any]) -> list[Any]:
         rows = {"inputs": inputs, "graph_states": graph_states, "added": np.full(len(inputs), added, dtype=np.float32)}

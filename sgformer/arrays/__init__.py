@@ -1,4 +1,5 @@
-"""Array operations for numpy and torch, and matrix products whose result does not depend on the batch.
+"""Array operations under common names, for numpy, for torch, and for recording an ONNX graph.
 
-Belongs here: what both libraries can do, under one name. Does not belong here: anything that knows the model.
+Belongs here: what these libraries spell differently, and matrix products whose rows are bitwise independent of the batch.
+Does not belong here: anything that knows the model.
 """

@@ -1,93 +1,69 @@
-"""The few array operations that numpy and torch spell differently.
+"""The array operations that numpy, torch and ONNX spell differently.
 
-The request-time mathematics is written once, with operators that both libraries share, and asks `ops_for(array)` for the
-rest. On a CPU that is numpy: torch is imported only when a torch tensor comes in.
+The request-time mathematics is written once, with operators that arrays of all three have, and takes the rest from
+`ops_for(array)`. Serving on a CPU uses numpy: torch is imported only for a torch tensor.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sgformer.arrays import tiles
 
+if TYPE_CHECKING:
+    from sgformer.arrays.torch_operations import TorchOps
+
 Array: TypeAlias = Any
-"""A numpy array or a torch tensor. No type describes both, and naming torch here would import it."""
+"""A numpy array, a torch tensor or an `OnnxArray`. No type describes all, and naming torch here would import it."""
 
 Indices: TypeAlias = NDArray[np.int64]
 AnyIndices: TypeAlias = NDArray[np.integer[Any]]
-
-
-class Ops(Protocol):
-    def product(self, rows: Array, matrix: Array) -> Array:
-        """rows (n, i) times matrix (i, o)."""
-
-    def affine(self, rows: Array, matrix: Array, bias: Array) -> Array:
-        """The product, plus a bias to every row."""
-
-    def layer_norm(self, rows: Array, weight: Array, bias: Array, epsilon: float) -> Array: ...
-
-    def unit(self, rows: Array, filler: float) -> Array:
-        """rows (n, H, d) over their lengths, exact zeros replaced by `filler` first."""
-
-    def head_product(self, rows: Array, matrices: Array) -> Array:
-        """rows (n, H, i) times one matrix (H, i, o) per head."""
-
-    def sparse_product(self, indptr: AnyIndices, indices: AnyIndices, values: NDArray[Any], matrix: Array) -> Array:
-        """The rows of a CSR matrix times `matrix`."""
-
-    def take(self, source: Array, rows: Indices) -> Array:
-        """The named rows of `source`, which may also be a memory map on the host."""
-
-    def segment_sum(self, rows: Array, starts: AnyIndices) -> Array:
-        """Sums of the runs of rows that begin at `starts`; no run is empty."""
-
-    def concat(self, parts: list[Array], axis: int = 0) -> Array: ...
-
-    def relu(self, rows: Array) -> Array:
-        """May overwrite `rows`, which must be the caller's own."""
-
-    def mix(self, rows: Array, others: Array, share: float) -> Array:
-        """(1 - share) rows + share others. May overwrite `rows`."""
-
-    def cast(self, array: Array, like: Array) -> Array:
-        """`array` (host or device) with the type and place of `like`."""
+Ops: TypeAlias = "NumpyOps | TorchOps"
 
 
 class NumpyOps:
-    """A row's answer has the same bits alone and in any company: products in tiles, sums over one row at a time."""
+    """Every row is bitwise independent of the others: products run in tiles, and sums run over one row.
+
+    `TorchOps` and `OnnxRecorder` have the same operations.
+    """
 
     def product(self, rows: Array, matrix: Array) -> Array:
+        """rows (n, i) times matrix (i, o)."""
         return tiles.product(rows, matrix)
 
     def affine(self, rows: Array, matrix: Array, bias: Array) -> Array:
+        """The product, plus a bias for every row."""
         out = self.product(rows, matrix)
         out += bias
         return out
 
     def layer_norm(self, rows: Array, weight: Array, bias: Array, epsilon: float) -> Array:
-        # One dot product per row: half the price of a reduction, and its bits depend on that row only.
+        # A dot product per row takes half the time of a reduction, and its bits depend on that row only.
         share = np.full(rows.shape[-1], 1 / rows.shape[-1], dtype=rows.dtype)
         out = rows - np.vecdot(rows, share)[:, None]
         variance = np.vecdot(out, out) / rows.dtype.type(rows.shape[-1])
-        variance[variance == np.inf] = np.nan  # as torch has it: over infinity it would be a row of zeros
+        variance[variance == np.inf] = np.nan  # as in torch; division by infinity would give a row of zeros
         out /= np.sqrt(variance + rows.dtype.type(epsilon))[:, None]
         out *= weight
         out += bias
         return out
 
     def unit(self, rows: Array, filler: float) -> Array:
+        """rows (n, H, d) divided by their lengths, after exact zeros are replaced by `filler`."""
         filled = np.where(rows == 0, rows.dtype.type(filler), rows)
         squares = np.square(filled).sum(axis=-1, keepdims=True)
-        squares[squares == np.inf] = np.nan  # the length of a row that has none here
+        squares[squares == np.inf] = np.nan  # the length overflows: the row has no direction
         return filled / np.sqrt(squares)
 
     def head_product(self, rows: Array, matrices: Array) -> Array:
+        """rows (n, H, i) times a matrix (i, o) per head."""
         return (rows[:, :, None, :] @ matrices)[:, :, 0]
 
     def sparse_product(self, indptr: AnyIndices, indices: AnyIndices, values: NDArray[Any], matrix: Array) -> Array:
+        """The rows of a CSR matrix times `matrix`."""
         out = np.zeros((len(indptr) - 1, matrix.shape[1]), dtype=matrix.dtype)
         filled = np.flatnonzero(np.diff(indptr))
         if len(filled):
@@ -96,32 +72,37 @@ class NumpyOps:
         return out
 
     def take(self, source: Array, rows: Indices) -> Array:
+        """These rows of `source`, which may be a memory map on the host."""
         return np.asarray(source).take(rows, axis=0)
 
     def segment_sum(self, rows: Array, starts: AnyIndices) -> Array:
+        """Sums over the runs of rows that begin at `starts`; no run is empty."""
         lengths = np.diff(starts, append=len(rows))
         if (lengths == 1).sum() * 2 < len(lengths):
             return np.add.reduceat(rows, starts, axis=0)
-        # Mostly single rows (what a hub sends to its neighbours): reduceat would pay its price per run for nothing.
+        # Most runs are single rows (what a hub sends to its neighbours): reduceat would be slow without need.
         sums = rows[starts]
         longer = np.flatnonzero(lengths > 1)
         if len(longer):
-            picked = expand_runs(starts[longer], lengths[longer])
-            sums[longer] = np.add.reduceat(rows[picked], run_starts(lengths[longer]), axis=0)
+            positions = expand_runs(starts[longer], lengths[longer])
+            sums[longer] = np.add.reduceat(rows[positions], run_starts(lengths[longer]), axis=0)
         return sums
 
     def concat(self, parts: list[Array], axis: int = 0) -> Array:
         return np.concatenate(parts, axis=axis)
 
     def relu(self, rows: Array) -> Array:
+        """May overwrite `rows`."""
         return np.maximum(rows, 0, out=rows)
 
     def mix(self, rows: Array, others: Array, share: float) -> Array:
+        """(1 - share) rows + share others. May overwrite `rows`."""
         rows *= 1 - share
         rows += share * others
         return rows
 
     def cast(self, array: Array, like: Array) -> Array:
+        """`array` with the type and on the device of `like`."""
         return np.asarray(array).astype(like.dtype, copy=False)
 
 
@@ -131,20 +112,22 @@ NUMPY = NumpyOps()
 def ops_for(array: Array) -> Ops:
     if isinstance(array, np.ndarray):
         return NUMPY
+    if hasattr(array, "ops"):  # an OnnxArray, which records
+        return array.ops  # type: ignore[no-any-return]
     from sgformer.arrays.torch_operations import TorchOps
 
     return TorchOps(array.device)
 
 
 def run_starts(lengths: AnyIndices) -> Indices:
-    """Where runs of these lengths begin when they are laid end to end."""
+    """The positions at which runs of these lengths begin if they are concatenated."""
     starts = np.zeros(len(lengths), dtype=np.int64)
     np.cumsum(lengths[:-1], out=starts[1:])
     return starts
 
 
 def expand_runs(begins: NDArray[np.integer[Any]], lengths: AnyIndices) -> Indices:
-    """The positions begins[0], begins[0]+1, ... (lengths[0] of them), begins[1], ...: many ranges as one array."""
+    """Concatenates the ranges begins[i], begins[i] + 1, ..., begins[i] + lengths[i] - 1."""
     total = int(lengths.sum())
     shift = np.repeat(begins - run_starts(lengths), lengths)
     return np.arange(total, dtype=np.int64) + shift

@@ -1,8 +1,8 @@
-"""Matrix products whose rows do not depend on their company. numpy only.
+"""Matrix products whose rows are bitwise independent of batch composition. numpy only.
 
-A BLAS product picks its kernel, and with it the order of its additions, by the shapes it is given: a row may come out with
-other bits alone than among others. Products of a few rows at a time, always the same few, all take one kernel. Whether that
-kernel treats all of those rows alike is a matter of the shape and not of the values, so a look at random numbers tells.
+BLAS chooses a kernel, and with it the order of additions, by the shapes of a product: a row may have other bits alone than
+in a batch. Products of TILE rows at a time always use the same kernel. That kernel may still treat the rows of a tile
+differently; this depends on the shape and not on the values, so a test with random numbers detects it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 TILE = 4
-"""Rows at a time: at 64 x 64 a product costs a third of what it costs row by row, and larger tiles gain nothing."""
+"""Rows at a time: at 64 x 64 a product costs a third of what it costs row by row; larger tiles gain nothing."""
 
 
 def product(rows: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:
-    """rows (n, i) times matrix (i, o). A row of it has the same bits, whatever the other rows are and however many."""
+    """rows (n, i) times matrix (i, o). The bits of a row of the result depend on that row only."""
     count, inner = rows.shape
-    if not places_are_alike(*matrix.shape, matrix.dtype):
+    if not tile_rows_are_equivalent(*matrix.shape, matrix.dtype):
         return np.asarray((rows[:, None, :] @ matrix)[:, 0])
     missing = -count % TILE
     if missing:
@@ -30,16 +30,16 @@ def product(rows: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:
 
 
 @cache
-def places_are_alike(inner: int, outer: int, dtype: np.dtype[Any]) -> bool:
-    """Whether a row has the same bits in every place of a tile, on this machine.
+def tile_rows_are_equivalent(inner: int, outer: int, dtype: np.dtype[Any]) -> bool:
+    """Whether a row gets the same bits at every position of a tile, on this machine.
 
-    Another order of additions shows in about every third of random sums, and there are TILE x outer of them.
+    Another order of additions changes about a third of random sums, and TILE x outer sums are compared.
     """
     random = np.random.default_rng(0)
     rows = random.normal(size=(TILE, inner)).astype(dtype)
     matrix = random.normal(size=(inner, outer)).astype(dtype)
-    here = rows[None] @ matrix
+    expected = rows[None] @ matrix
     return all(
-        np.array_equal(np.roll(rows, places, axis=0)[None] @ matrix, np.roll(here, places, axis=1))
-        for places in range(1, TILE)
+        np.array_equal(np.roll(rows, shift, axis=0)[None] @ matrix, np.roll(expected, shift, axis=1))
+        for shift in range(1, TILE)
     )

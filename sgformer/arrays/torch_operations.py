@@ -1,4 +1,4 @@
-"""The torch half of `operations`: for CUDA, and for the full-graph forward, which has many rows."""
+"""The operations of `Ops` on torch: for CUDA, and for the full-graph forward."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TorchOps:
 
     def unit(self, rows: Array, filler: float) -> Array:
         unit = unit_rows(rows, filler)
-        return unit.masked_fill((unit == 0).all(-1, keepdim=True), torch.nan)  # over the infinite length of an overflow
+        return unit.masked_fill((unit == 0).all(-1, keepdim=True), torch.nan)  # the length overflowed
 
     def head_product(self, rows: Array, matrices: Array) -> Array:
         if matrices.shape[0] == 1:
@@ -66,32 +66,31 @@ class TorchOps:
 
 
 def shared(array: NDArray[Any]) -> torch.Tensor:
-    """The same memory as a tensor, which nothing may write to: it may be a read-only memory map.
+    """A tensor over the memory of `array`, which may be a read-only memory map. The caller must not write to it.
 
-    torch warns of read-only arrays. Silencing that means changing the filters of all threads, on every call; an array that
-    claims to be writable needs none of it.
+    torch warns about read-only arrays, and a warning filter would affect all threads: the array is presented as writable.
     """
-    return torch.from_numpy(array if array.flags.writeable else np.asarray(_Claim(array)))
+    return torch.from_numpy(array if array.flags.writeable else np.asarray(_WritableView(array)))
 
 
-class _Claim:
+class _WritableView:
     def __init__(self, array: NDArray[Any]) -> None:
-        self._array = array  # kept alive by the new array, whose base is this object
+        self._array = array  # the new array keeps this object alive, which keeps the memory alive
         address, _ = array.__array_interface__["data"]
         self.__array_interface__ = array.__array_interface__ | {"data": (address, False)}
 
 
 def placed_on(device: torch.device | str) -> Callable[[NDArray[Any]], torch.Tensor]:
-    """For `InferenceModel(place=...)`: its arrays as tensors on `device`."""
+    """A function for `InferenceModel(place=...)` that makes tensors on `device`."""
     return lambda array: torch.from_numpy(array).to(device)
 
 
 def csr_tensor(indptr: AnyIndices, indices: AnyIndices, values: torch.Tensor, width: int) -> torch.Tensor:
-    """A torch CSR matrix that shares `indices` where their type allows it; 32-bit where it fits, as MKL is faster so."""
+    """A torch CSR matrix, with 32-bit indices if they fit, because MKL is faster with them. Shares `indices` if it can."""
     kind = np.int32 if max(len(indices), width) <= np.iinfo(np.int32).max else np.int64
     begins = shared(indptr.astype(kind, copy=False)).to(values.device)
     columns = shared(indices.astype(kind, copy=False)).to(values.device)
     with warnings.catch_warnings():
-        # torch announces once per process that CSR tensors are in beta; what we use of them is tested here.
+        # torch warns once per process that CSR tensors are in beta. The tests cover what is used of them here.
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         return torch.sparse_csr_tensor(begins, columns, values, size=(len(indptr) - 1, width), check_invariants=False)

@@ -1,7 +1,7 @@
 """Passes over all rows of a graph: the parts of the streamed full-graph forward.
 
-The dense work goes by chunks that stay in the cache, the sparse products by larger blocks. Beyond the arrays that their
-caller hands over, the passes hold one chunk or block of everything.
+Dense work runs in chunks that fit into the cache, and sparse products in larger blocks. Beyond the arrays of the caller, the
+passes hold a chunk or a block at a time.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ from numpy.typing import NDArray
 
 from sgformer.arrays.torch_operations import shared
 from sgformer.config import ModelConfig
-from sgformer.errors import GraphError
 from sgformer.graph import Graph
 from sgformer.request_time.inference import InferenceModel
 from sgformer.sums import AttentionSums
-from sgformer.torch_model.propagation import Propagation, Rows
+from sgformer.torch_model.propagation import Propagation, PropagationRows
 
 CHUNK_ROWS = 8192
 BLOCK_ENTRIES = 4_000_000
 BLOCK_ROWS = 131_072
-"""Edges and rows per sparse product, which is faster in few large pieces."""
+"""The largest numbers of edges and rows of a sparse product, which is faster in few large blocks."""
 
 Emit: TypeAlias = Callable[[slice, torch.Tensor], None]
-"""Takes the finished states of some rows."""
+"""Receives the finished states of some rows."""
 
 
 class Passes:
-    """The passes over one graph for models of one shape. What does not depend on the weights is made once, here."""
+    """The passes over a graph, for models of the same configuration. Holds what does not depend on the weights."""
 
     def __init__(
         self,
@@ -42,24 +41,23 @@ class Passes:
         device: torch.device | str = "cpu",
         chunk_rows: int = CHUNK_ROWS,
     ) -> None:
-        if graph.num_features != config.in_features:
-            raise GraphError(f"features are {graph.num_features} wide, this model expects {config.in_features}")
+        graph.check_width(config.in_features)
         self._graph, self._device, self._chunk_rows = graph, device, chunk_rows
         adjacency = graph.adjacency
         self._bounds = [0]
         while (start := self._bounds[-1]) < graph.num_nodes:
             full = int(np.searchsorted(adjacency.indptr, adjacency.indptr[start] + BLOCK_ENTRIES, side="right")) - 1
             self._bounds.append(min(max(full, start + 1), start + BLOCK_ROWS, graph.num_nodes))
-        # One array for the products of all blocks, because faulting in fresh pages costs more than the products (numpy asks
-        # for huge pages, torch does not).
+        # All blocks share an array for their products: page faults of a new array cost more than the products. It comes from
+        # numpy, which asks for huge pages; torch does not.
         block_rows = max(stop - start for start, stop in pairwise(self._bounds))
         self._product = torch.from_numpy(np.empty((block_rows, config.hidden), dtype=dtype)).to(device)
-        self._rows = Rows(adjacency, self._product.dtype, device)
+        self._rows = PropagationRows(adjacency, self._product.dtype, device)
         self._only = self._rows.between(0, graph.num_nodes) if self.single_block else None
 
     @property
     def single_block(self) -> bool:
-        """All products of a layer are made before its first result: a layer may overwrite the one before it."""
+        """True if all products of a layer precede its first result: its output may then overwrite its input."""
         return len(self._bounds) == 2
 
     def chunks(self, start: int, stop: int) -> Iterator[slice]:
@@ -70,11 +68,11 @@ class Passes:
         return shared(array).to(self._device)
 
     def inputs(self, model: InferenceModel, inputs: NDArray[Any], initial: NDArray[Any]) -> AttentionSums:
-        """Fills in Z0 and the GCN's input (`initial`, which may be the same array), and sums over all rows."""
+        """Writes Z0 and the GCN's input (`initial`, which may be the same array), and returns the sums over all rows."""
         config = model.config
         names = ("query", "key") if config.normalization == "frobenius" else ("key",)
         sums = AttentionSums.empty(config.normalization, config.heads, config.hidden)
-        store, store_initial = stored_in(inputs), stored_in(initial)
+        store, store_initial = write_into(inputs), write_into(initial)
         for rows in self.chunks(0, self._graph.num_nodes):
             states, graph_states = model.inputs(self._graph.features[rows])
             store(rows, states)
@@ -94,9 +92,9 @@ class Passes:
         emit: Emit,
         aggregate: NDArray[Any] | None = None,
     ) -> None:
-        """GCN layer `number` (from 1), from the layer before it and the GCN's input, handed on chunk by chunk.
+        """Computes GCN layer `number` (from 1) from the previous layer and the GCN's input, and emits it chunk by chunk.
 
-        `aggregate`, if given, is filled with what the layer propagates.
+        The propagated rows are written into `aggregate`, if given.
         """
         apply, states = model.graph_layers[number - 1], self.on_device(previous)
         for block, propagation in self._blocks():
@@ -108,15 +106,16 @@ class Passes:
                 emit(rows, apply(product[rows.start - block.start : rows.stop - block.start], start))
 
     def _blocks(self) -> Iterator[tuple[slice, Propagation]]:
-        """A graph of one block keeps its edge weights for all layers; a larger one makes them again, block by block."""
+        """The blocks of rows with their edge weights, which are kept only if there is a single block."""
         for start, stop in pairwise(self._bounds):
             yield slice(start, stop), self._only or self._rows.between(start, stop)
 
 
-def stored_in(array: NDArray[Any]) -> Emit:
+def write_into(array: NDArray[Any]) -> Emit:
+    """Returns a function that writes rows into `array`."""
     target = shared(array)
 
     def store(rows: slice, states: torch.Tensor) -> None:
-        target[rows].copy_(states)  # by all cores, which numpy's copy is not
+        target[rows].copy_(states)  # on all cores, unlike a copy by numpy
 
     return store

@@ -1,4 +1,4 @@
-"""Weights of other implementations of SGFormer: PyTorch Geometric's and the authors'.
+"""Imports weights of other implementations of SGFormer: PyTorch Geometric's and the authors'.
 
-Belongs here: names, layouts and configurations of others. Does not belong here: files (`model_store`).
+Belongs here: the tensor names and settings of other implementations. Does not belong here: reading files (`model_store`).
 """

@@ -1,51 +1,62 @@
-"""Weights from elsewhere: PyTorch Geometric's `SGFormer` and the authors' published code, each with its own configuration.
+"""Imports weights of PyTorch Geometric's `SGFormer` and of the authors' published code.
 
-A state dict does not hold everything: the mixing weights and the on/off switches are arguments, under the names and with
-the defaults of their own constructors. What a state dict does hold (sizes, heads, layers, which maps exist) is read from it.
+A state dict does not hold everything: mixing weights and on/off switches are arguments here, with the names and defaults of
+the other implementation. Sizes, heads, layers and the presence of a value map are read from the tensors.
+
+A layout is a table from our names of tensors (`sgformer.weights`) to the names in the state dict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sgformer.config import Combine, ModelConfig, Task
+from sgformer.config import ModelConfig, Task
 from sgformer.errors import WeightsError
 from sgformer.torch_model.model import SGFormer
-from sgformer.weights import check_weights
+from sgformer.weights import expected_shapes
 
 State = Mapping[str, Any]
 """Names to torch tensors or numpy arrays."""
+Layout = dict[str, str]
+"""Our name of a module, or of a tensor, to its name in the state dict."""
+
+SHARED: Layout = {
+    "input": "trans_conv.fcs.0",
+    "input_norm": "trans_conv.bns.0",
+    "attention_norm": "trans_conv.bns.1",
+    "output": "fc",
+}
+OWN_GRAPH_INPUT: Layout = {"graph_input": "graph_conv.fcs.0", "graph_input_norm": "graph_conv.bns.0"}
+PYG_ATTENTION: Layout = {name: f"trans_conv.attns.0.{name[0]}" for name in ("query", "key", "value")}
+AUTHORS_ATTENTION: Layout = {name: f"trans_conv.convs.0.W{name[0]}" for name in ("query", "key", "value")}
 
 
 def from_pyg(state: State, *, graph_weight: float = 0.5, task: Task = "multiclass") -> SGFormer:
     """From the state dict of `torch_geometric.nn.models.SGFormer(trans_num_layers=1, ...)`.
 
-    Row normalisation and its epsilon come along: PyG's attention is not the paper's (docs/mathematics.md section 2).
+    The model keeps PyG's row normalisation and its epsilon, which differ from the paper (docs/mathematics.md section 2).
     """
-    tensors = _Tensors(state)
-    _refuse_more_attention(tensors, "trans_conv.attns.{}.q.weight")
-    _move_input(tensors)
-    for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v")):
-        tensors.move(f"trans_conv.attns.0.{theirs}.weight", f"{ours}.weight")
-    _move_own_graph_input(tensors)
-    layers = tensors.count("graph_conv.convs.{}.bias")
+    _check_attention_layers(state, "trans_conv.attns.{}.q.weight")
+    layers = _count(state, "graph_conv.convs.{}.bias")
+    layout = SHARED | PYG_ATTENTION | OWN_GRAPH_INPUT
     for layer in range(layers):
-        tensors.move(f"graph_conv.convs.{layer}.lin.weight", f"graph_layers.{layer}.weight")
-        tensors.move(f"graph_conv.convs.{layer}.bias", f"graph_layers.{layer}.bias")
-        tensors.move_batch_norm(f"graph_conv.bns.{layer + 1}", f"graph_layers.{layer}.norm")
-    return _build(
-        tensors,
+        layout[f"graph_layers.{layer}.weight"] = f"graph_conv.convs.{layer}.lin.weight"
+        layout[f"graph_layers.{layer}.bias"] = f"graph_conv.convs.{layer}.bias"
+        layout[f"graph_layers.{layer}.norm"] = f"graph_conv.bns.{layer + 1}"
+    return _import(
+        state,
+        layout,
         layers=layers,
         alpha=graph_weight,
         normalization="row",
         gnn_input="own",
         qkv_bias=False,
-        attention_residual=0.5,
         attention_activation=True,
         gnn_residual=True,
         task=task,
@@ -68,29 +79,23 @@ def from_authors_large(
 ) -> SGFormer:
     """From the state dict of the authors' large-graph code (`large/ours.py`, `100M/ours.py`).
 
-    `alpha` is their weight of the attention residual, `graph_weight` ours and the paper's alpha. `use_init` and the value
-    map are read from the tensors. Their code keeps tensors of parts that are switched off; those are left out here.
+    `alpha` is their weight of the attention residual; `graph_weight` is the alpha of the paper and of `ModelConfig`.
+    `use_init` and the value map are read from the tensors.
     """
-    tensors = _Tensors(state)
-    _refuse_more_attention(tensors, "trans_conv.convs.{}.Wq.weight")
-    _move_input(tensors)
-    value_map = _move_authors_attention(tensors)
-    _move_own_graph_input(tensors)
-    layers = tensors.count("graph_conv.convs.{}.W.weight")
-    uses_init = False
+    _check_attention_layers(state, "trans_conv.convs.{}.Wq.weight")
+    layers = _count(state, "graph_conv.convs.{}.W.weight")
+    layout = SHARED | AUTHORS_ATTENTION | OWN_GRAPH_INPUT
     for layer in range(layers):
-        weight = tensors.move_linear(f"graph_conv.convs.{layer}.W", f"graph_layers.{layer}")
-        uses_init = weight.ndim == 2 and weight.shape[1] == 2 * weight.shape[0]
-        tensors.move_batch_norm(f"graph_conv.bns.{layer + 1}", f"graph_layers.{layer}.norm")
-    _drop_unused(tensors, layer_norm=trans_use_bn, batch_norm=gnn_use_bn)
-    if not gnn_use_weight and not uses_init:
-        tensors.drop(lambda name: name.startswith("graph_layers.") and name.split(".")[2] in ("weight", "bias"))
-    return _build(
-        tensors,
+        layout[f"graph_layers.{layer}"] = f"graph_conv.convs.{layer}.W"
+        layout[f"graph_layers.{layer}.norm"] = f"graph_conv.bns.{layer + 1}"
+    shape = np.shape(state[f"graph_conv.convs.{layers - 1}.W.weight"]) if layers else ()
+    uses_init = len(shape) == 2 and shape[1] == 2 * shape[0]
+    return _import(
+        state,
+        layout,
         layers=layers,
         alpha=graph_weight,
         gnn_input="own",
-        value_map=value_map,
         attention_residual=alpha if trans_use_residual else None,
         input_layer_norm=trans_use_bn,
         attention_layer_norm=trans_use_bn,
@@ -115,27 +120,22 @@ def from_authors_medium(
 ) -> SGFormer:
     """From the state dict of the authors' medium-graph code (`medium/ours.py` with its `GCN` backbone).
 
-    `use_bn` is one switch for the layer norms and the batch norms there. Their `use_act` never reaches the attention layer,
-    so there is no activation after it whatever it said.
+    Their `use_bn` switches the layer norms and the batch norms. Their `use_act` has no effect on the attention layer, so the
+    imported model has no activation after it.
     """
-    tensors = _Tensors(state)
-    _refuse_more_attention(tensors, "trans_conv.convs.{}.Wq.weight")
-    _move_input(tensors)
-    value_map = _move_authors_attention(tensors)
-    layers = tensors.count("gnn.convs.{}.bias")
+    _check_attention_layers(state, "trans_conv.convs.{}.Wq.weight")
+    layers = _count(state, "gnn.convs.{}.bias")
+    layout = SHARED | AUTHORS_ATTENTION | {"graph_input": "gnn.convs.0.lin"}
     for layer in range(layers):
-        ours = "graph_input" if layer == 0 else f"graph_layers.{layer}"
-        tensors.move(f"gnn.convs.{layer}.lin.weight", f"{ours}.weight")
-        tensors.move(f"gnn.convs.{layer}.bias", f"graph_layers.{layer}.bias")
-        if layer < layers - 1:
-            tensors.move_batch_norm(f"gnn.bns.{layer}", f"graph_layers.{layer}.norm")
-    _drop_unused(tensors, layer_norm=use_bn, batch_norm=use_bn)
-    return _build(
-        tensors,
+        layout[f"graph_layers.{layer}.weight"] = f"gnn.convs.{layer}.lin.weight"
+        layout[f"graph_layers.{layer}.bias"] = f"gnn.convs.{layer}.bias"
+        layout[f"graph_layers.{layer}.norm"] = f"gnn.bns.{layer}"
+    return _import(
+        state,
+        layout,
         layers=layers,
         alpha=graph_weight,
         gnn_input="features",
-        value_map=value_map,
         attention_residual=alpha if use_residual else None,
         input_layer_norm=use_bn,
         attention_layer_norm=use_bn,
@@ -145,36 +145,53 @@ def from_authors_medium(
     )
 
 
-class _Tensors:
-    """A state dict on its way from their names to ours; what was not moved is unknown."""
+def _import(state: State, layout: Layout, **switches: Any) -> SGFormer:
+    """Builds the model that the tensors and the switches describe. Raises WeightsError that names what does not fit."""
+    tensors = {name: _as_array(tensor) for name, tensor in state.items()}
+    hidden, in_features = _matrix_shape(tensors, layout, "input.weight")
+    query_rows, _ = _matrix_shape(tensors, layout, "query.weight")
+    out_features, embedding_size = _matrix_shape(tensors, layout, "output.weight")
+    if query_rows % hidden:
+        raise WeightsError(f"query.weight has {query_rows} rows, expected a multiple of the hidden size {hidden}")
+    config = ModelConfig(
+        in_features=in_features,
+        out_features=out_features,
+        hidden=hidden,
+        heads=query_rows // hidden,
+        value_map=_source_name(layout, "value.weight") in tensors,
+        combine="cat" if embedding_size == 2 * hidden else "add",
+        **switches,
+    )
+    weights = {name: _tensor(tensors, layout, name) for name in expected_shapes(config)}
+    # The authors' code also stores the tensors of parts that are switched off, and torch counts the batches of batch norms.
+    whole = replace(config, input_layer_norm=True, attention_layer_norm=True, gnn_batch_norm=True, gnn_weight=True)
+    unused = {_source_name(layout, name) for name in expected_shapes(whole)}
+    unused |= {name.replace("running_var", "num_batches_tracked") for name in unused}
+    if unknown := sorted(set(tensors) - unused):
+        raise WeightsError(f"unknown tensor(s): {', '.join(unknown)}")
+    model = SGFormer(config).to(torch.float64 if weights["output.weight"].dtype == np.float64 else torch.float32).eval()
+    model.load_weights(weights)
+    return model
 
-    def __init__(self, state: State) -> None:
-        self.theirs = {name: _as_array(tensor) for name, tensor in state.items()}
-        self.ours: dict[str, NDArray[Any]] = {}
 
-    def move(self, theirs: str, ours: str) -> NDArray[Any]:
-        if theirs not in self.theirs:
-            raise WeightsError(f"missing tensor {theirs}")
-        self.ours[ours] = self.theirs.pop(theirs)
-        return self.ours[ours]
+def _source_name(layout: Layout, name: str) -> str:
+    """The name in the state dict of our tensor `name`."""
+    module, _, part = name.rpartition(".")
+    return layout[name] if name in layout else f"{layout[module]}.{part}"
 
-    def move_linear(self, theirs: str, ours: str) -> NDArray[Any]:
-        self.move(f"{theirs}.bias", f"{ours}.bias")
-        return self.move(f"{theirs}.weight", f"{ours}.weight")
 
-    def move_batch_norm(self, theirs: str, ours: str) -> None:
-        for part in ("weight", "bias", "running_mean", "running_var"):
-            self.move(f"{theirs}.{part}", f"{ours}.{part}")
-        self.theirs.pop(f"{theirs}.num_batches_tracked", None)
+def _tensor(tensors: dict[str, NDArray[Any]], layout: Layout, name: str) -> NDArray[Any]:
+    source = _source_name(layout, name)
+    if source not in tensors:
+        raise WeightsError(f"missing tensor {source}")
+    return tensors[source]
 
-    def drop(self, chosen: Any) -> None:
-        self.ours = {name: array for name, array in self.ours.items() if not chosen(name)}
 
-    def count(self, pattern: str) -> int:
-        number = 0
-        while pattern.format(number) in self.theirs:
-            number += 1
-        return number
+def _matrix_shape(tensors: dict[str, NDArray[Any]], layout: Layout, name: str) -> tuple[int, int]:
+    shape = _tensor(tensors, layout, name).shape
+    if len(shape) != 2:
+        raise WeightsError(f"{name} has shape {shape}, expected a matrix")
+    return shape
 
 
 def _as_array(tensor: Any) -> NDArray[Any]:
@@ -185,66 +202,16 @@ def _as_array(tensor: Any) -> NDArray[Any]:
     return np.asarray((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy())
 
 
-def _refuse_more_attention(tensors: _Tensors, pattern: str) -> None:
-    layers = tensors.count(pattern)
-    if layers > 1:
+def _count(state: State, pattern: str) -> int:
+    number = 0
+    while pattern.format(number) in state:
+        number += 1
+    return number
+
+
+def _check_attention_layers(state: State, pattern: str) -> None:
+    if (layers := _count(state, pattern)) > 1:
         raise WeightsError(
-            f"this model has {layers} attention layers; only one can be served exactly, because a new node moves every "
+            f"this model has {layers} attention layers; only one can be served exactly, because a new node changes every "
             "output of the first layer and with it the sums of the second (the paper's model has one)"
         )
-
-
-def _move_input(tensors: _Tensors) -> None:
-    tensors.move_linear("trans_conv.fcs.0", "input")
-    tensors.move_linear("trans_conv.bns.0", "input_norm")
-    tensors.move_linear("trans_conv.bns.1", "attention_norm")
-
-
-def _move_authors_attention(tensors: _Tensors) -> bool:
-    """Returns whether the model has a value map (their `use_weight`)."""
-    tensors.move_linear("trans_conv.convs.0.Wq", "query")
-    tensors.move_linear("trans_conv.convs.0.Wk", "key")
-    value_map = "trans_conv.convs.0.Wv.weight" in tensors.theirs
-    if value_map:
-        tensors.move_linear("trans_conv.convs.0.Wv", "value")
-    return value_map
-
-
-def _move_own_graph_input(tensors: _Tensors) -> None:
-    tensors.move_linear("graph_conv.fcs.0", "graph_input")
-    tensors.move_batch_norm("graph_conv.bns.0", "graph_input_norm")
-
-
-def _drop_unused(tensors: _Tensors, layer_norm: bool, batch_norm: bool) -> None:
-    if not layer_norm:
-        tensors.drop(lambda name: name.startswith(("input_norm.", "attention_norm.")))
-    if not batch_norm:
-        tensors.drop(lambda name: name.startswith("graph_input_norm.") or ".norm." in name)
-
-
-def _build(tensors: _Tensors, **switches: Any) -> SGFormer:
-    """The model, with its sizes read from the moved tensors; everything that does not fit is named."""
-    tensors.move_linear("fc", "output")
-    if tensors.theirs:
-        raise WeightsError(f"unknown tensor(s): {', '.join(sorted(tensors.theirs))}")
-    ours = tensors.ours
-    hidden, wide = _matrix_shape(ours, "input.weight")
-    joined, _ = _matrix_shape(ours, "query.weight")
-    out, embedding = _matrix_shape(ours, "output.weight")
-    if joined % hidden:
-        raise WeightsError(f"query.weight has {joined} rows, expected a multiple of the hidden size {hidden}")
-    combine: Combine = "cat" if embedding == 2 * hidden else "add"
-    config = ModelConfig(
-        in_features=wide, out_features=out, hidden=hidden, heads=joined // hidden, combine=combine, **switches
-    )
-    check_weights(config, ours)
-    model = SGFormer(config).to(torch.float64 if ours["output.weight"].dtype == np.float64 else torch.float32).eval()
-    model.load_weights(ours)
-    return model
-
-
-def _matrix_shape(ours: dict[str, NDArray[Any]], name: str) -> tuple[int, int]:
-    shape = ours[name].shape
-    if len(shape) != 2:
-        raise WeightsError(f"{name} has shape {shape}, expected a matrix")
-    return int(shape[0]), int(shape[1])

@@ -1,8 +1,8 @@
-"""Answers for new nodes: the graph extended by them, without the rest of the graph being touched.
+"""Answers for new nodes: the graph extended by them, without touching the rest of the graph.
 
-`exact` equals the full-graph forward on the graph with the new nodes and their undirected edges added. `frozen` does not
-recompute the neighbours' states, which an added edge changes from the second layer on: an approximation, and it is called
-one. Both use the neighbours' new degrees and the updated attention sums, so with at most one layer they are the same.
+`exact` equals the full-graph forward on the graph with the new nodes and their undirected edges. `frozen` keeps the stored
+states of the neighbours, which a new edge changes from the second layer on: an approximation, and named so in the answer.
+Both use the new degrees of the neighbours and the updated attention sums, so with at most one layer they are equal.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Mode = Literal["exact", "frozen"]
 @dataclass(frozen=True)
 class ExtendedAnswers(Answers):
     recomputed: Indices
-    """Stored states that were recomputed, per new node (joint nodes share theirs)."""
+    """The number of recomputed states per new node. Joint nodes share theirs."""
     exactness: Mode
-    """What was asked for; but up to one layer nothing is ever recomputed, and every answer is `exact`."""
+    """The mode of the request; with at most one layer nothing is recomputed, and every answer is `exact`."""
 
 
 def extend(
@@ -41,58 +41,57 @@ def extend(
     mode: Mode = "exact",
     max_recompute: int | None = None,
 ) -> ExtendedAnswers:
-    """Answers for new nodes, each in its own scenario (see `NewNodes`), at a cost that does not depend on N.
+    """Answers for new nodes, each in its scenario (see `NewNodes`), at a cost that does not depend on N.
 
-    A row may come out as NaN or infinity where the model itself has no value (docs/mathematics.md section 2) or overflows.
+    A row is NaN or infinite where the model has no value (docs/mathematics.md section 2) or overflows.
 
     Raises:
-        NewNodeError: the question was checked against another graph or model.
-        NeighborhoodTooLarge: `exact` and all new nodes together need more than `max_recompute` adjacency entries.
+        NewNodeError: `new` was validated for another graph or model.
+        NeighborhoodTooLarge: in `exact` mode all new nodes together need more than `max_recompute` adjacency entries.
     """
-    reached = reach(model, states, adjacency, new, mode, max_recompute)
-    attended = _attended(model, sums, new, reached.inputs)
-    answers = model.answer(reached.inputs, attended, reached.graph_states)
-    return ExtendedAnswers(answers.embeddings, answers.logits, reached.recomputed, reached.exactness)
+    branch = run_graph_branch(model, states, adjacency, new, mode, max_recompute)
+    attended = _attend(model, sums, new, branch.inputs)
+    answers = model.answer(branch.inputs, attended, branch.graph_states)
+    return ExtendedAnswers(answers.embeddings, answers.logits, branch.recomputed, branch.exactness)
 
 
 @dataclass(frozen=True)
-class Reached:
-    """What the graph has done to new nodes; attention and the two branches' sum are still to come."""
+class GraphBranch:
+    """The output of the GCN for new nodes, before attention and the output head."""
 
     inputs: Array
     """Z0 of the new nodes."""
     graph_states: Array
-    """The GCN's output for them."""
     recomputed: Indices
     exactness: Mode
 
 
-def reach(
+def run_graph_branch(
     model: InferenceModel,
     states: NodeStates,
     adjacency: Adjacency,
     new: NewNodes,
     mode: Mode = "exact",
     max_recompute: int | None = None,
-) -> Reached:
-    """The part of `extend` that reads the graph: for engines that do the rest elsewhere. Raises what `extend` raises."""
-    _check_question(model, states, adjacency, new, mode)
+) -> GraphBranch:
+    """The part of `extend` that reads the graph, for engines with another output head. Raises what `extend` raises."""
+    _check_request(model, states, adjacency, new, mode)
     layers = model.config.layers
     exact = mode == "exact" or layers < 2
     inputs, graph_inputs = model.inputs(new.features)
     around = Neighborhood.around(new, adjacency, layers if exact else min(layers, 1), max_recompute)
-    graph_states = _propagated(model, states, around, graph_inputs)
+    graph_states = _propagate(model, states, around, graph_inputs)
     recomputed = around.recomputed(new.num_scenarios)[new.scenarios]
-    return Reached(inputs, graph_states, recomputed, "exact" if exact else "frozen")
+    return GraphBranch(inputs, graph_states, recomputed, "exact" if exact else "frozen")
 
 
-def _attended(model: InferenceModel, sums: AttentionSums, new: NewNodes, inputs: Array) -> Array:
-    """The attention output of every new node, over the stored rows and those of its own scenario."""
+def _attend(model: InferenceModel, sums: AttentionSums, new: NewNodes, inputs: Array) -> Array:
+    """The attention output of every new node, over the stored rows and the rows of its scenario."""
     query, key, value = model.project(inputs, "query", "key", "value")
     sizes = np.bincount(new.scenarios)
     if len(sizes) == len(new):
         return sums.attend_each_added(query, key, value)
-    # A node alone in its scenario takes the same route here, so that a joint question beside it changes none of its bits.
+    # A node alone in its scenario takes the same path here, so joint nodes in the batch do not change its bits.
     attended, ends = inputs * 0, np.cumsum(sizes)
     alone = sizes[new.scenarios] == 1
     if alone.any():
@@ -104,23 +103,23 @@ def _attended(model: InferenceModel, sums: AttentionSums, new: NewNodes, inputs:
     return attended
 
 
-def _check_question(model: InferenceModel, states: NodeStates, adjacency: Adjacency, new: NewNodes, mode: Mode) -> None:
+def _check_request(model: InferenceModel, states: NodeStates, adjacency: Adjacency, new: NewNodes, mode: Mode) -> None:
     if mode not in ("exact", "frozen"):
         raise NewNodeError(f"mode is {mode!r}, expected exact or frozen")
     if not new.num_nodes == adjacency.num_nodes == states.num_nodes:
         raise NewNodeError(
-            f"the question is about a graph of {new.num_nodes:,} nodes, this one has {adjacency.num_nodes:,} "
-            f"(and states of {states.num_nodes:,})"
+            f"the new nodes were validated for a graph of {new.num_nodes:,} nodes, this graph has {adjacency.num_nodes:,} "
+            f"(and states of {states.num_nodes:,}); build them again with num_nodes={adjacency.num_nodes}"
         )
     if new.features.shape[1] != model.config.in_features:
         raise NewNodeError(f"features are {new.features.shape[1]} wide, this model expects {model.config.in_features}")
 
 
-def _propagated(model: InferenceModel, states: NodeStates, around: Neighborhood, new_states: Array) -> Array:
+def _propagate(model: InferenceModel, states: NodeStates, around: Neighborhood, new_states: Array) -> Array:
     """The GCN's output for the new nodes.
 
-    P = D^-1/2 (A + I) D^-1/2, so a node sends its state over the root of its degree, and divides what it receives by the
-    root of its own. `changed` holds the recomputed states of one layer's ball.
+    P = D^-1/2 (A + I) D^-1/2: a node sends its state divided by the root of its degree, and divides what it receives by the
+    root of its degree. `changed` holds the recomputed states of a layer's ball.
     """
     ops = ops_for(new_states)
     new_initial = new_states
@@ -128,27 +127,27 @@ def _propagated(model: InferenceModel, states: NodeStates, around: Neighborhood,
     changed: Array | None = None
     for layer, apply in enumerate(model.graph_layers, start=1):
         sent_by_new = new_states * new_root
-        neighbors = _neighbor_states(model, states, around, layer - 1, changed)
-        received = around.into_new.sum(ops.concat([sent_by_new, neighbors]))
+        sent_by_anchors = _anchor_states(model, states, around, layer - 1, changed)
+        received = around.into_new.sum(ops.concat([sent_by_new, sent_by_anchors]))
         if layer <= len(around.into_layer):
-            changed = _recomputed(model, states, around, layer, changed, sent_by_new)
+            changed = _recompute_layer(model, states, around, layer, changed, sent_by_new)
         new_states = apply(received * new_root, new_initial)
     return new_states
 
 
-def _neighbor_states(
+def _anchor_states(
     model: InferenceModel, states: NodeStates, around: Neighborhood, layer: int, changed: Array | None
 ) -> Array:
-    """What the stored neighbours of the new nodes send them after `layer`: their states over the root of their degrees."""
-    touched = around.balls[0]
+    """What the anchors send after `layer`: their states divided by the roots of their new degrees."""
+    anchors = around.balls[0]
     if changed is None:
-        rows = model.rows(states.layers[layer], touched.nodes)
+        rows = model.rows(states.layers[layer], anchors.nodes)
     else:
-        rows = ops_for(changed).take(changed, around.touched_in(layer))
-    return rows * model.scalars(touched.new_degrees**-0.5)
+        rows = ops_for(changed).take(changed, around.anchors_in(layer))
+    return rows * model.scalars(anchors.new_degrees**-0.5)
 
 
-def _recomputed(
+def _recompute_layer(
     model: InferenceModel,
     states: NodeStates,
     around: Neighborhood,
@@ -156,14 +155,14 @@ def _recomputed(
     changed: Array | None,
     sent_by_new: Array,
 ) -> Array:
-    """The states after `layer` of all nodes in its ball, from their cached aggregates and what changed around them."""
+    """The states after `layer` of the nodes in its ball, from their stored aggregates and the changes around them."""
     source, target = around.ball(layer - 1), around.ball(layer)
     before = model.rows(states.layers[layer - 1], source.nodes)
     after = before if changed is None else changed
     difference = after * model.scalars(source.new_degrees**-0.5) - before * model.scalars(source.degrees**-0.5)
     received = around.into_layer[layer - 1].sum(ops_for(before).concat([difference, sent_by_new]))
-    cached = model.rows(states.aggregates[layer - 1], target.nodes)
-    aggregate = cached * model.scalars((target.degrees / target.new_degrees) ** 0.5)
+    stored = model.rows(states.aggregates[layer - 1], target.nodes)
+    aggregate = stored * model.scalars((target.degrees / target.new_degrees) ** 0.5)
     aggregate = aggregate + received * model.scalars(target.new_degrees**-0.5)
     apply = model.graph_layers[layer - 1]
     return apply(aggregate, model.rows(states.layers[0], target.nodes) if apply.reads_initial else None)

@@ -1,11 +1,11 @@
-"""Which stored states a new node changes, and which of those its own answer needs: integers only.
+"""Which stored states a new node changes, and which of them its answer needs. Integers only.
 
-Let S be the neighbours of the new node and N^r[S] all nodes within r hops of S. At layer l the states that changed are
-N^l[S], the states that its answer needs are N^{L-1-l}[S]; only their intersection N^{min(l, L-1-l)}[S] is recomputed
-(docs/mathematics.md section 4). With cached aggregates a recomputed node sums over its *changed* neighbours only, so hubs
-are not walked over where they are merely touched.
+The anchors S are the known neighbours of the new node, and N^r[S] is the ball of all nodes within r hops of S. After layer l
+the changed states are N^l[S], and the answer needs N^{L-1-l}[S]: only the intersection N^{min(l, L-1-l)}[S] is recomputed
+(docs/mathematics.md section 4). A recomputed node adds the changes of its neighbours to its stored aggregate, so the
+neighbour list of a hub is not read just because the hub is an anchor.
 
-A batch is one disjoint union: every set holds (scenario, node) pairs, coded as scenario * N + node.
+A batch is a disjoint union of graphs: every set holds (scenario, node) pairs, encoded as scenario * N + node.
 """
 
 from __future__ import annotations
@@ -21,76 +21,70 @@ from sgformer.errors import NeighborhoodTooLarge
 from sgformer.request_time.new_nodes import NewNodes
 
 BISECTION_COST = 16
-"""Testing one pair by bisection costs about as much as walking over this many neighbours."""
+"""Testing a pair of nodes by bisection costs about as much as reading this many neighbours."""
 
 
 def radius(layer: int, layers: int) -> int:
-    """How many hops around S are recomputed at this layer."""
+    """How many hops around S are recomputed after this layer."""
     return min(layer, layers - 1 - layer)
 
 
 @dataclass(frozen=True)
 class Ball:
-    """Nodes within some hops of S, in every scenario, sorted by scenario and node."""
+    """The nodes within some hops of S, in every scenario, sorted by scenario and node."""
 
     keys: Indices
     scenarios: Indices
     nodes: Indices
     degrees: Indices
-    """In the stored graph, self-loop included."""
+    """In the stored graph, with the self-loop."""
     new_degrees: Indices
-    """With the new nodes' edges."""
+    """The same with the edges of the new nodes."""
 
 
 @dataclass(frozen=True)
 class Links:
-    """For every target the positions of its sources, grouped; every target has at least one."""
+    """The positions of the sources of every target, grouped by target. Every target has a source."""
 
     sources: Indices
     starts: Indices
 
     @classmethod
     def grouped(cls, targets: Indices, sources: Indices, num_targets: int) -> Links:
-        # Stable: a target's additions come in the same order whatever else is in the batch, so its bits do not change.
+        # A stable sort: the order of a target's additions, and so its bits, do not depend on the batch.
         order = np.argsort(targets, kind="stable")
         return cls(sources[order], run_starts(np.bincount(targets, minlength=num_targets)))
 
     def sum(self, rows: Array) -> Array:
+        """The sum over the sources of every target."""
         ops = ops_for(rows)
         return ops.segment_sum(ops.take(rows, self.sources), self.starts)
 
 
 @dataclass(frozen=True)
-class Walk:
-    """Edges from a ball (`near`, positions in it) to the next larger one (`far`), each node to itself included."""
-
-    near: Indices
-    far: Indices
-
-
-@dataclass(frozen=True)
 class Neighborhood:
-    """Everything that the numbers of `extension` need to know about the graph around some new nodes."""
+    """The part of the graph around some new nodes that `extension` computes on."""
 
     balls: tuple[Ball, ...]
-    touched: tuple[Indices, ...]
-    """Positions of S in each ball."""
+    """By radius; the first holds the anchors."""
+    anchors: tuple[Indices, ...]
+    """The positions of the anchors in each ball."""
     new_degrees: Indices
-    """Of the new nodes, self-loop included."""
+    """Of the new nodes, with their self-loops."""
     into_new: Links
-    """Into every new node: sources are the new nodes, then S."""
+    """Into every new node. Sources: the new nodes, then the anchors."""
     into_layer: tuple[Links, ...]
-    """Into the ball of each recomputed layer 1 .. L-1: sources are the previous layer's ball, then the new nodes."""
+    """Into the ball of each recomputed layer 1 .. L-1. Sources: the ball of the layer before, then the new nodes."""
 
     def ball(self, layer: int) -> Ball:
         return self.balls[radius(layer, len(self.into_layer) + 1)]
 
-    def touched_in(self, layer: int) -> Indices:
-        """Positions of S in that layer's ball."""
-        return self.touched[radius(layer, len(self.into_layer) + 1)]
+    def anchors_in(self, layer: int) -> Indices:
+        """The positions of the anchors in the ball of this layer."""
+        return self.anchors[radius(layer, len(self.into_layer) + 1)]
 
     def recomputed(self, num_scenarios: int) -> Indices:
-        """Recomputed states, over all layers, per scenario."""
+        """The number of recomputed states, over all layers, per scenario."""
         counts = np.zeros(num_scenarios, dtype=np.int64)
         for layer in range(1, len(self.into_layer) + 1):
             counts += np.bincount(self.ball(layer).scenarios, minlength=num_scenarios)
@@ -98,112 +92,109 @@ class Neighborhood:
 
     @classmethod
     def around(cls, new: NewNodes, adjacency: Adjacency, layers: int, limit: int | None = None) -> Neighborhood:
-        """Plans the recomputation for a GCN of `layers` layers; `layers=1` recomputes nothing (frozen neighbours).
+        """Plans the recomputation for a GCN of `layers` layers; with one layer nothing is recomputed (frozen neighbours).
 
         Raises:
-            NeighborhoodTooLarge: all scenarios together would read more than `limit` adjacency entries, each node's own loop
-                counted too. Known before they are read; where nothing is recomputed there is no limit.
+            NeighborhoodTooLarge: all scenarios together would read more than `limit` adjacency entries, self-loops included.
+                Raised before they are read, and never if nothing is recomputed.
         """
         budget = _Budget(new, limit if layers >= 2 else None)
         owners = np.repeat(np.arange(len(new)), new.counts)
-        keys, touched_by = _grouped_keys(new.scenarios[owners] * adjacency.num_nodes + new.neighbors)
-        gained = np.bincount(touched_by, minlength=len(keys))
+        keys, anchor_of_link = np.unique(new.scenarios[owners] * adjacency.num_nodes + new.neighbors, return_inverse=True)
+        added_degrees = np.bincount(anchor_of_link, minlength=len(keys))
         budget.spend(keys // adjacency.num_nodes, np.ones_like(keys))
-        balls, walks = [_ball(keys, adjacency, np.arange(len(keys)), gained)], []
-        touched = [np.arange(len(keys))]
+        anchors, steps = [np.arange(len(keys))], []
+        balls = [_ball(keys, adjacency, anchors[0], added_degrees)]
         for _ in range(max(radius(layer, layers) for layer in range(layers)) if layers else 0):
             budget.spend(balls[-1].scenarios, balls[-1].degrees)
-            keys, walk = _step(balls[-1], adjacency)
-            touched.append(np.searchsorted(keys, balls[0].keys))
-            balls.append(_ball(keys, adjacency, touched[-1], gained))
-            walks.append(walk)
+            keys, step = _expand(balls[-1], adjacency)
+            anchors.append(np.searchsorted(keys, balls[0].keys))
+            balls.append(_ball(keys, adjacency, anchors[-1], added_degrees))
+            steps.append(step)
         into_layer = []
         for layer in range(1, layers):
             source, target = radius(layer - 1, layers), radius(layer, layers)
             if source == target:
                 budget.spend(balls[source].scenarios, _search_costs(balls[source]))
-            targets, sources = _changed_links(balls, walks, adjacency, source, target)
+            targets, sources = _links_between(balls, steps, adjacency, source, target)
             into_layer.append(
                 Links.grouped(
-                    np.concatenate([targets, touched[target][touched_by]]),
+                    np.concatenate([targets, anchors[target][anchor_of_link]]),
                     np.concatenate([sources, len(balls[source].keys) + owners]),
                     len(balls[target].keys),
                 )
             )
-        into_new, new_degrees = _links_into_new(new, owners, touched_by)
-        return cls(tuple(balls), tuple(touched), new_degrees, into_new, tuple(into_layer))
+        into_new, new_degrees = _links_into_new(new, owners, anchor_of_link)
+        return cls(tuple(balls), tuple(anchors), new_degrees, into_new, tuple(into_layer))
 
 
-def _changed_links(
-    balls: list[Ball], walks: list[Walk], adjacency: Adjacency, source: int, target: int
+def _links_between(
+    balls: list[Ball], steps: list[tuple[Indices, Indices]], adjacency: Adjacency, source: int, target: int
 ) -> tuple[Indices, Indices]:
-    """(targets, sources) of all edges, each node to itself included, from the ball `source` into the ball `target`."""
-    if target > source:
-        return walks[source].far, walks[source].near
-    if target < source:
-        return walks[target].near, walks[target].far
+    """(targets, sources) of all edges and self-loops from the ball of radius `source` into that of radius `target`."""
+    if source != target:
+        inner, outer = steps[min(source, target)]
+        return (outer, inner) if target > source else (inner, outer)
     left, right = _edges_within(balls[target], adjacency)
-    itself = np.arange(len(balls[target].keys))
-    return np.concatenate([itself, left]), np.concatenate([itself, right])
+    loops = np.arange(len(balls[target].keys))
+    return np.concatenate([loops, left]), np.concatenate([loops, right])
 
 
-def _links_into_new(new: NewNodes, owners: Indices, touched_by: Indices) -> tuple[Links, Indices]:
-    itself, (left, right) = np.arange(len(new)), new.edges
-    targets = np.concatenate([itself, owners, left, right])
-    links = Links.grouped(targets, np.concatenate([itself, len(new) + touched_by, right, left]), len(new))
+def _links_into_new(new: NewNodes, owners: Indices, anchor_of_link: Indices) -> tuple[Links, Indices]:
+    """The links into the new nodes, and the degrees of the new nodes."""
+    loops, (left, right) = np.arange(len(new)), new.edges
+    targets = np.concatenate([loops, owners, left, right])
+    links = Links.grouped(targets, np.concatenate([loops, len(new) + anchor_of_link, right, left]), len(new))
     return links, np.bincount(targets, minlength=len(new))
 
 
-def _ball(keys: Indices, adjacency: Adjacency, touched: Indices, gained: NDArray[np.intp]) -> Ball:
+def _ball(keys: Indices, adjacency: Adjacency, anchors: Indices, added_degrees: NDArray[np.intp]) -> Ball:
     scenarios, nodes = np.divmod(keys, adjacency.num_nodes)
     degrees = adjacency.degrees(nodes) + 1
     new_degrees = degrees.copy()
-    new_degrees[touched] += gained
+    new_degrees[anchors] += added_degrees
     return Ball(keys, scenarios, nodes, degrees, new_degrees)
 
 
-def _step(ball: Ball, adjacency: Adjacency) -> tuple[Indices, Walk]:
-    """The next larger ball's keys, and the edges that lead there."""
-    counts = ball.degrees - 1
-    near = np.repeat(np.arange(len(ball.keys)), counts)
-    reached = ball.scenarios[near] * adjacency.num_nodes + adjacency.neighbors(ball.nodes)
-    keys, far = _grouped_keys(np.concatenate([ball.keys, reached]))
-    return keys, Walk(np.concatenate([np.arange(len(ball.keys)), near]), far)
+def _expand(ball: Ball, adjacency: Adjacency) -> tuple[Indices, tuple[Indices, Indices]]:
+    """The keys of the next larger ball, and the edges and self-loops between the two (positions in this ball, in that)."""
+    inner = np.repeat(np.arange(len(ball.keys)), ball.degrees - 1)
+    reached = ball.scenarios[inner] * adjacency.num_nodes + adjacency.neighbors(ball.nodes)
+    keys, outer = np.unique(np.concatenate([ball.keys, reached]), return_inverse=True)
+    return keys, (np.concatenate([np.arange(len(ball.keys)), inner]), outer)
 
 
 def _edges_within(ball: Ball, adjacency: Adjacency) -> tuple[Indices, Indices]:
-    """Both directions of every edge inside the ball. A hub's list is never walked: its edges are found from the other end,
-    and an edge between two hubs by bisection.
+    """Both directions of every edge inside the ball.
+
+    The neighbour list of a hub is not read: its edges are found in the lists of other nodes, or by bisection for two hubs.
     """
-    sizes, heavy = _sizes_and_hubs(ball)
-    light = np.flatnonzero(~heavy & (sizes > 1))
-    near = np.repeat(light, ball.degrees[light] - 1)
-    wanted = ball.scenarios[near] * adjacency.num_nodes + adjacency.neighbors(ball.nodes[light])
-    place = np.minimum(np.searchsorted(ball.keys, wanted), len(ball.keys) - 1)
-    inside = ball.keys[place] == wanted if len(wanted) else np.zeros(0, dtype=bool)
-    near, far = near[inside], place[inside]
-    unseen = heavy[far]
-    hub_left, hub_right = _linked_pairs(np.flatnonzero(heavy & (sizes > 1)), ball, adjacency)
-    return (
-        np.concatenate([near, far[unseen], hub_left]),
-        np.concatenate([far, near[unseen], hub_right]),
-    )
+    sizes, is_hub = _sizes_and_hubs(ball)
+    ordinary = np.flatnonzero(~is_hub & (sizes > 1))
+    left = np.repeat(ordinary, ball.degrees[ordinary] - 1)
+    wanted = ball.scenarios[left] * adjacency.num_nodes + adjacency.neighbors(ball.nodes[ordinary])
+    right = np.minimum(np.searchsorted(ball.keys, wanted), len(ball.keys) - 1)
+    inside = ball.keys[right] == wanted if len(wanted) else np.zeros(0, dtype=bool)
+    left, right = left[inside], right[inside]
+    to_hub = is_hub[right]
+    hub_left, hub_right = _linked_pairs(np.flatnonzero(is_hub & (sizes > 1)), ball, adjacency)
+    return np.concatenate([left, right[to_hub], hub_left]), np.concatenate([right, left[to_hub], hub_right])
 
 
 def _sizes_and_hubs(ball: Ball) -> tuple[Indices, NDArray[np.bool_]]:
-    """For every node: how many nodes its scenario has in the ball, and whether its own list is too long to be walked."""
+    """For every node: how many nodes of its scenario the ball holds, and whether its neighbour list is too long to read."""
     sizes = np.bincount(ball.scenarios)[ball.scenarios] if len(ball.keys) else ball.keys
     return sizes, ball.degrees > BISECTION_COST * sizes
 
 
 def _search_costs(ball: Ball) -> Indices:
-    """What finding the edges inside the ball costs per node: its list, or for a hub one bisection per node of the ball."""
-    sizes, heavy = _sizes_and_hubs(ball)
-    return np.where(sizes > 1, np.where(heavy, BISECTION_COST * sizes, ball.degrees), 1)
+    """The cost per node of `_edges_within`: its neighbour list, or for a hub a bisection per node of the ball."""
+    sizes, is_hub = _sizes_and_hubs(ball)
+    return np.where(sizes > 1, np.where(is_hub, BISECTION_COST * sizes, ball.degrees), 1)
 
 
 def _linked_pairs(members: Indices, ball: Ball, adjacency: Adjacency) -> tuple[Indices, Indices]:
-    """Which of these members of the ball are linked to each other, in both directions."""
+    """The pairs of these members of the ball that are linked to each other, in both directions."""
     if len(members) < 2:
         return members[:0], members[:0]
     scenarios = ball.scenarios[members]
@@ -216,20 +207,14 @@ def _linked_pairs(members: Indices, ball: Ball, adjacency: Adjacency) -> tuple[I
     return left[linked], right[linked]
 
 
-def _grouped_keys(keys: Indices) -> tuple[Indices, Indices]:
-    """The distinct keys in rising order, and the place of every given key among them."""
-    distinct, inverse = np.unique(keys, return_inverse=True)
-    return distinct, inverse
-
-
 class _Budget:
-    """The adjacency entries that one question may still read."""
+    """The adjacency entries that a request may still read."""
 
     def __init__(self, new: NewNodes, limit: int | None) -> None:
         self._new, self._limit, self._spent = new, limit, 0
 
     def spend(self, scenarios: Indices, costs: Indices) -> None:
-        """Raises NeighborhoodTooLarge, which names the new node that costs most."""
+        """Raises NeighborhoodTooLarge that names the most expensive new node."""
         self._spent += int(costs.sum())
         if self._limit is not None and self._spent > self._limit:
             worst = int(np.argmax(np.bincount(scenarios, weights=costs)))
@@ -237,10 +222,10 @@ class _Budget:
 
 
 def cost_of(new: NewNodes, adjacency: Adjacency, layers: int) -> int:
-    """An estimate of the work of an exact answer in `layers` layers, about one unit per node whose state is read.
+    """Estimates the work of an exact answer, in units of about a node whose state is read.
 
-    With three layers the neighbours' lists are walked over. With two they are only searched, at about a sixteenth of the
-    cost per entry. From four layers on an answer walks further than this function looks.
+    With two layers the neighbour lists of the anchors are searched, at a sixteenth of the cost of reading; with three they
+    are read. From four layers on the answer needs more hops, which the estimate leaves out.
     """
     cost = len(new) + len(new.neighbors)
     if layers < 2 or not len(new.neighbors):

@@ -1,4 +1,4 @@
-"""A question about nodes that the graph does not have."""
+"""A request for answers about nodes that the graph does not have."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from sgformer.features import FeatureRows, MixedRows, as_array, checked_features
 class NewNodes:
     """Features and neighbours of k new nodes, validated by `NewNodes.build`.
 
-    `scenarios[i]` says in which imagined graph new node i stands. Independent nodes have one each, so that an answer never
-    depends on what else was asked; joint nodes share one.
+    A scenario is a copy of the graph with some new nodes added; `scenarios[i]` is the scenario of new node i. Independent
+    nodes have a scenario each, so their answers do not depend on each other; joint nodes share a scenario.
     """
 
     features: FeatureRows | MixedRows
     neighbors: Indices
-    """Known neighbours of all new nodes, laid end to end, each list in rising order without repeats."""
+    """The known neighbours of all new nodes, concatenated; each list is sorted and has no duplicates."""
     counts: Indices
-    """How many of them belong to each new node."""
+    """The number of known neighbours of each new node."""
     edges: Indices
-    """(2, m) positions of joint new nodes that are linked, each pair once."""
+    """(2, m) positions of joint new nodes that are linked; each pair occurs once."""
     scenarios: Indices
     num_nodes: int
-    """Of the graph that the question was checked against; `extend` refuses to ask another."""
+    """The size of the graph for which the request was validated; `extend` refuses another graph."""
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -51,21 +51,21 @@ class NewNodes:
         edges: Sequence[tuple[int, int]] = (),
         joint: bool = False,
     ) -> NewNodes:
-        """Checks a question against a graph of `num_nodes` nodes with `num_features` features each.
+        """Validates a request for a graph of `num_nodes` nodes with `num_features` features each.
 
         Repeated neighbours count once. `edges` link new nodes by their positions and need `joint`.
 
         Raises:
-            NewNodeError: what is wrong, and with which new node.
+            NewNodeError: the input is invalid; `item` is the position of the new node at fault.
         """
         rows = checked_features(features, num_features, NewNodeError)
         if len(neighbors) != rows.shape[0]:
             raise NewNodeError(f"{rows.shape[0]} feature row(s) for {len(neighbors)} neighbour list(s)")
         if rows.shape[0] == 0:
-            raise NewNodeError("no new node was given, expected at least one")
+            raise NewNodeError("the request has no new node, expected at least one")
         lists = [_checked_neighbors(ids, num_nodes, item) for item, ids in enumerate(neighbors)]
         if len(edges) and not joint:
-            raise NewNodeError("edges between new nodes need joint mode: independent new nodes do not see each other")
+            raise NewNodeError("edges between new nodes need joint mode: independent new nodes do not affect each other")
         return cls(
             rows,
             np.concatenate(lists),
@@ -76,19 +76,19 @@ class NewNodes:
         )
 
     @classmethod
-    def merged(cls, questions: Sequence[NewNodes]) -> NewNodes:
-        """Several questions as one batch. Each keeps its own scenarios, so no answer changes."""
-        if len({question.num_nodes for question in questions}) != 1:
-            raise NewNodeError("questions about graphs of different sizes cannot be asked in one batch")
-        nodes = np.cumsum([0] + [len(question) for question in questions])
-        scenarios = np.cumsum([0] + [question.num_scenarios for question in questions])
+    def merged(cls, requests: Sequence[NewNodes]) -> NewNodes:
+        """Merges requests into a batch. Each keeps its scenarios, so no answer changes."""
+        if len({request.num_nodes for request in requests}) != 1:
+            raise NewNodeError("the requests are for graphs of different sizes, expected one graph per batch")
+        nodes = np.cumsum([0] + [len(request) for request in requests])
+        scenarios = np.cumsum([0] + [request.num_scenarios for request in requests])
         return cls(
-            stack_any([question.features for question in questions]),
-            np.concatenate([question.neighbors for question in questions]),
-            np.concatenate([question.counts for question in questions]),
-            np.concatenate([q.edges + shift for q, shift in zip(questions, nodes, strict=False)], axis=1),
-            np.concatenate([q.scenarios + shift for q, shift in zip(questions, scenarios, strict=False)]),
-            questions[0].num_nodes,
+            stack_any([request.features for request in requests]),
+            np.concatenate([request.neighbors for request in requests]),
+            np.concatenate([request.counts for request in requests]),
+            np.concatenate([r.edges + shift for r, shift in zip(requests, nodes, strict=False)], axis=1),
+            np.concatenate([r.scenarios + shift for r, shift in zip(requests, scenarios, strict=False)]),
+            requests[0].num_nodes,
         )
 
 

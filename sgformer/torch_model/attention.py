@@ -1,7 +1,7 @@
-"""The all-pair attention as one differentiable operation, with its gradient written out.
+"""The all-pair attention as a single differentiable operation, with its gradient written by hand.
 
-Left to autograd, every product, quotient and broadcast of the formula keeps and revisits (N, d) arrays; written out, the
-backward pass is four matrix products and three sweeps. The gradient is tested against autograd of the naive formula.
+Autograd would keep an (N, d) array for every product, quotient and broadcast of the formula. The backward pass here is four
+matrix products and three elementwise passes. The tests compare the gradient with finite differences.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from torch import Tensor
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, scale: Tensor, own: Tensor | None = None) -> Tensor:
-    """[V + c Q (K^T V)] / [1 + c Q (K^T 1)], row-wise, for every head (paper, "Simple Global Attention Network").
+    """[V + c Q (K^T V)] / [1 + c Q (K^T 1)] per row and head (paper, "Simple Global Attention Network").
 
     Args:
-        query: (heads, n, d): of all nodes, or of those whose answers are wanted.
-        key: (heads, N, d), and so is `value`.
+        query: (heads, n, d), of all nodes or of a subset.
+        key, value: (heads, N, d), of all nodes.
         scale: the scalar c, 1 / (|Q| |K| N) or 1 / N (see `AttentionSums`).
-        own: the values of the querying nodes, where those are not all.
+        own: the values of the nodes of `query`, if these are a subset.
     """
     return _Attention.apply(query, key, value, scale, own)  # type: ignore[no-any-return, no-untyped-call]  # torch's stub
 
@@ -29,7 +29,7 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: Tensor, own: Tensor | None) -> Tensor:
         key_value = key.mT @ value  # (H, d, d)
         key_sum = key.sum(dim=1)[:, :, None]  # (H, d, 1)
-        share = (query @ (key_sum * scale)).add_(1).reciprocal_()  # (H, n, 1): one over the denominator
+        share = (query @ (key_sum * scale)).add_(1).reciprocal_()  # (H, n, 1): the reciprocal of the denominator
         out = torch.baddbmm(value if own is None else own, query, key_value * scale).mul_(share)  # (H, n, d)
         ctx.save_for_backward(query, key, value, scale, key_value, key_sum, share, out)
         ctx.all_query = own is None
@@ -51,8 +51,8 @@ class _Attention(torch.autograd.Function):
 
 
 def unit_rows(rows: Tensor, filler: float) -> Tensor:
-    """Every row divided by its length, exact zeros replaced by `filler` first."""
-    # The smallest size first: several times cheaper than building a mask that is almost always empty.
+    """Divides every row by its length, after exact zeros are replaced by `filler`."""
+    # Looking for the smallest magnitude costs less than a mask, which is almost always empty.
     if rows.numel() and not rows.detach().abs().amin() > 0:
         rows = rows.masked_fill(rows == 0, filler)
     return _UnitRows.apply(rows)  # type: ignore[no-any-return, no-untyped-call]  # torch's stub
@@ -68,7 +68,7 @@ class _UnitRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """Only what turns the row counts: g - u (u . g), over the length."""
+        """(g - u (u . g)) / length: only the part of g orthogonal to the row changes its direction."""
         unit, inverse = ctx.saved_tensors
         along = (unit * gradient).sum(dim=-1, keepdim=True)
         return torch.addcmul(gradient, unit, along, value=-1).mul_(inverse)

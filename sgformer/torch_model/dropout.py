@@ -1,9 +1,8 @@
-"""ReLU and dropout in one step that does not dominate training.
+"""ReLU and dropout in a single fast operation.
 
-torch's dropout on a CPU draws one Bernoulli number per element from a serial generator: 61 ms for 68,820 x 64, six times a
-step, a third of the whole step. Here numpy's fastest generator, seeded by torch's, fills 64-bit words, each of which holds
-four 16-bit lanes, each as good a coin: 7 ms for the same tensor. After a ReLU the result itself says what was kept, so that
-the gradient needs no mask.
+torch's dropout on a CPU draws a Bernoulli number per element from a serial generator: 61 ms for 68,820 x 64, six times
+per training step, a third of the step. Here numpy's fastest generator, seeded by torch's, fills 64-bit words, and each word
+gives four 16-bit random integers: 7 ms for the same tensor. After a ReLU the result itself is the mask for the gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _LANE_VALUES = 2**16
 
 
 def dropout(rows: Tensor, share: float, training: bool, relu: bool = False) -> Tensor:
-    """Zeroes `share` of the elements (to the nearest 1/65,536) and scales the rest to keep the mean; ReLU comes before."""
+    """Sets `share` of the elements (to the nearest 1/65,536) to zero and scales the rest to keep the mean. ReLU is first."""
     if not training or share == 0:
         return F.relu(rows) if relu else rows
     dropped = min(max(1, round(share * _LANE_VALUES)), _LANE_VALUES - 1)
@@ -61,12 +60,12 @@ def _kept(rows: Tensor, dropped: int) -> Tensor:
 
 
 def _as_numbers(mask: Tensor, like: Tensor) -> Tensor:
-    """Zeros and ones. By way of bytes: torch widens those several times faster than truth values."""
+    """Zeros and ones. torch converts bytes several times faster than booleans."""
     return mask.view(torch.uint8).to(like.dtype)
 
 
 def _lanes(rows: Tensor) -> Tensor:
-    """A uniform 16-bit integer per element, repeatable by `torch.manual_seed`."""
+    """A uniform 16-bit integer per element, reproducible with `torch.manual_seed`."""
     words = (rows.numel() + 3) // 4
     if rows.device.type == "cpu":
         seed = int(torch.empty((), dtype=torch.int64).random_())

@@ -1,4 +1,4 @@
-"""SGFormer as a trainable torch module: the model of the paper and its published variants (see `config`)."""
+"""SGFormer as a trainable torch module: the model of the paper and its published variants (`config`)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sgformer.config import ModelConfig
-from sgformer.errors import GraphError
 from sgformer.features import SparseRows, column_statistics, folded, transformed
 from sgformer.graph import Graph
-from sgformer.request_time.inference import ROW_EPSILON, InferenceModel
+from sgformer.request_time.inference import InferenceModel
+from sgformer.request_time.layers import ROW_EPSILON
 from sgformer.torch_model.attention import attend, unit_rows
 from sgformer.torch_model.dropout import dropout
 from sgformer.torch_model.propagation import Propagation, SparseFeatures, linear, rows_of
@@ -24,17 +24,17 @@ from sgformer.weights import check_weights, layer_has_weight, layer_is_plain
 
 @dataclass(frozen=True)
 class GraphTensors:
-    """A graph as a model reads it: transformed features and the propagation, built once (`SGFormer.prepare`)."""
+    """A graph as `SGFormer.forward` reads it, made by `SGFormer.prepare`."""
 
     features: Tensor | SparseFeatures
     propagate: Propagation
 
 
 class SGFormer(nn.Module):
-    """One layer of exact all-pair attention beside a GCN.
+    """A layer of exact all-pair attention beside a GCN.
 
-    `forward` takes what `prepare` made of a graph and returns the logits of all its nodes, or of some: the others still take
-    part in everything that reaches those, but what only their own answers need is left out.
+    `forward` takes a graph from `prepare` and returns the logits of all nodes or of a subset. All nodes take part in
+    attention and propagation; what only the other nodes' logits need is not computed.
     """
 
     feature_mean: Tensor
@@ -43,19 +43,19 @@ class SGFormer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        wide, hidden, joined = config.in_features, config.hidden, config.heads * config.hidden
+        wide, hidden, head_width = config.in_features, config.hidden, config.heads * config.hidden
         self.input = nn.Linear(wide, hidden)
         self.input_norm = nn.LayerNorm(hidden) if config.input_layer_norm else None
-        self.query = nn.Linear(hidden, joined, bias=config.qkv_bias)
-        self.key = nn.Linear(hidden, joined, bias=config.qkv_bias)
-        self.value = nn.Linear(hidden, joined, bias=config.qkv_bias) if config.value_map else None
+        self.query = nn.Linear(hidden, head_width, bias=config.qkv_bias)
+        self.key = nn.Linear(hidden, head_width, bias=config.qkv_bias)
+        self.value = nn.Linear(hidden, head_width, bias=config.qkv_bias) if config.value_map else None
         self.attention_norm = nn.LayerNorm(hidden) if config.attention_layer_norm else None
         self.graph_input: nn.Linear | None = None
         if config.gnn_input == "own":
             self.graph_input = nn.Linear(wide, hidden)
         elif config.gnn_input == "features":
             self.graph_input = nn.Linear(wide, hidden, bias=False)
-            nn.init.xavier_uniform_(self.graph_input.weight)  # it is the weight of the first GCN layer
+            nn.init.xavier_uniform_(self.graph_input.weight)  # the weight of the first GCN layer
         has_norm = config.gnn_input == "own" and config.gnn_batch_norm
         self.graph_input_norm = nn.BatchNorm1d(hidden) if has_norm else None
         self.graph_layers = nn.ModuleList(GraphConvolution(config, index) for index in range(config.layers))
@@ -65,16 +65,15 @@ class SGFormer(nn.Module):
             self.register_buffer("feature_scale", torch.ones(wide))
 
     def fit_features(self, graph: Graph) -> None:
-        """Learns the mean and scale of `standard` features. They are part of the model and travel with its weights."""
+        """Sets the mean and scale of `standard` features. They are weights of the model."""
         if self.config.feature_transform == "standard":
             mean, scale = column_statistics(graph.features)
             self.feature_mean.copy_(torch.from_numpy(mean))
             self.feature_scale.copy_(torch.from_numpy(scale))
 
     def prepare(self, graph: Graph) -> GraphTensors:
-        """What `forward` needs of a graph, in this model's precision and on its device. Call it once, not per step."""
-        if graph.num_features != self.config.in_features:
-            raise GraphError(f"features are {graph.num_features} wide, this model expects {self.config.in_features}")
+        """Converts a graph for `forward`, in this model's precision and on its device. Call it once, not per step."""
+        graph.check_width(self.config.in_features)
         weight = self.output.weight
         mean, scale = (array.double().cpu().numpy() for array in self._feature_statistics())
         rows = transformed(graph.features, self.config.feature_transform, mean, scale)
@@ -86,8 +85,8 @@ class SGFormer(nn.Module):
         return GraphTensors(features, Propagation.of(graph.adjacency, weight.dtype, weight.device))
 
     def forward(self, graph: GraphTensors, nodes: Tensor | None = None) -> Tensor:
-        """The logits of all nodes in their order, or of `nodes`, each at most once."""
-        return _through(self.output, self.embed(graph, nodes))
+        """The logits of all nodes, or of `nodes`, which must be distinct."""
+        return apply_linear(self.output, self.embed(graph, nodes))
 
     def embed(self, graph: GraphTensors, nodes: Tensor | None = None) -> Tensor:
         """Z_out = (1 - alpha) AN(Z0) + alpha GN(Z0, A) (paper, "Model Design")."""
@@ -100,17 +99,17 @@ class SGFormer(nn.Module):
         return torch.lerp(attended, propagated, config.alpha)
 
     def weights(self) -> dict[str, NDArray[Any]]:
-        """Copies of the tensors that make up the trained model, by name (see `weights.expected_shapes`)."""
+        """Copies of the tensors of the model, by name (see `weights.expected_shapes`)."""
         state = self.state_dict()
         return {n: t.detach().cpu().numpy().copy() for n, t in state.items() if not n.endswith("num_batches_tracked")}
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """The inverse of `weights`. Raises WeightsError that names what does not fit; then nothing is changed."""
+        """The inverse of `weights`. On a WeightsError, which names every tensor at fault, the model is unchanged."""
         check_weights(self.config, weights)
         self.load_state_dict({name: torch.as_tensor(np.asarray(array)) for name, array in weights.items()}, strict=False)
 
     def inference(self, dtype: Any = None) -> InferenceModel:
-        """The request-time form of this model on numpy arrays, in this model's precision unless told otherwise."""
+        """The request-time model on numpy, by default in the precision of this model."""
         weights = self.weights()
         return InferenceModel(self.config, weights, dtype or weights["output.weight"].dtype)
 
@@ -133,16 +132,18 @@ class SGFormer(nn.Module):
     def _attend(self, states: Tensor, nodes: Tensor | None) -> Tensor:
         """The all-pair attention in O(N): [V + Q~ (K~^T V) / N] / [1 + Q~ (K~^T 1) / N]."""
         config, count = self.config, states.shape[0]
-        key = self._by_head(_through(self.key, states))
-        value = states.expand(config.heads, -1, -1) if self.value is None else self._by_head(_through(self.value, states))
+        key = self._by_head(apply_linear(self.key, states))
+        value = states.expand(config.heads, -1, -1)
+        if self.value is not None:
+            value = self._by_head(apply_linear(self.value, states))
         if config.normalization == "row":
-            query = unit_rows(self._by_head(_through(self.query, rows_of(states, nodes))), ROW_EPSILON)
+            query = unit_rows(self._by_head(apply_linear(self.query, rows_of(states, nodes))), ROW_EPSILON)
             key = unit_rows(key, ROW_EPSILON)
             scale = query.new_tensor(1 / count)
         else:
-            everyones = _through(self.query, states)  # its norm is over all nodes, whoever asks
-            norms = everyones.norm() * key.norm() * count
-            query = self._by_head(rows_of(everyones, nodes))
+            all_queries = apply_linear(self.query, states)  # the norm is over all nodes
+            norms = all_queries.norm() * key.norm() * count
+            query = self._by_head(rows_of(all_queries, nodes))
             scale = torch.where(norms > 0, 1 / torch.where(norms > 0, norms, 1), 0)
         own = None if nodes is None else value.index_select(1, nodes)
         out = attend(query, key, value, scale, own)  # (H, n, d)
@@ -173,11 +174,11 @@ class SGFormer(nn.Module):
 
     def _read_features(self, layer: nn.Linear, features: Tensor | SparseFeatures) -> Tensor:
         if isinstance(features, Tensor):
-            return _through(layer, features)
+            return apply_linear(layer, features)
         weight, bias = layer.weight.t(), layer.bias
         if self.config.feature_transform == "standard":
-            nothing = weight.new_zeros(weight.shape[1])
-            weight, bias = folded(weight, nothing if bias is None else bias, *self._feature_statistics())
+            zeros = weight.new_zeros(weight.shape[1])
+            weight, bias = folded(weight, zeros if bias is None else bias, *self._feature_statistics())
         product = features @ weight
         return product if bias is None else product + bias
 
@@ -187,12 +188,12 @@ class SGFormer(nn.Module):
         return torch.zeros(0), torch.ones(0)
 
 
-def _through(layer: nn.Linear, rows: Tensor) -> Tensor:
+def apply_linear(layer: nn.Linear, rows: Tensor) -> Tensor:
     return linear(rows, layer.weight, layer.bias)
 
 
 class GraphConvolution(nn.Module):
-    """One GCN layer after its propagation, as the published code orders it: weight, norm, activation, dropout, residual."""
+    """The part of a GCN layer after its propagation: weight, norm, activation, dropout, residual, in this order."""
 
     def __init__(self, config: ModelConfig, index: int) -> None:
         super().__init__()
@@ -211,11 +212,12 @@ class GraphConvolution(nn.Module):
 
     def forward(self, aggregate: Tensor, initial: Tensor, nodes: Tensor | None = None) -> Tensor:
         if self.norm is None or not self.training:
-            return self._finished(self._mapped(rows_of(aggregate, nodes), rows_of(initial, nodes)), rows_of(initial, nodes))
-        # In training a batch norm looks at all rows.
-        return self._finished(rows_of(self._mapped(aggregate, initial), nodes), rows_of(initial, nodes))
+            aggregate, initial = rows_of(aggregate, nodes), rows_of(initial, nodes)
+            return self._finish(self._map(aggregate, initial), initial)
+        # In training a batch norm reads all rows.
+        return self._finish(rows_of(self._map(aggregate, initial), nodes), rows_of(initial, nodes))
 
-    def _mapped(self, aggregate: Tensor, initial: Tensor) -> Tensor:
+    def _map(self, aggregate: Tensor, initial: Tensor) -> Tensor:
         out = torch.cat([aggregate, initial], dim=1) if self.reads_initial else aggregate
         if self.weight is not None:
             out = linear(out, self.weight, self.bias)
@@ -223,6 +225,6 @@ class GraphConvolution(nn.Module):
             out = out + self.bias
         return out if self.norm is None else self.norm(out)
 
-    def _finished(self, out: Tensor, initial: Tensor) -> Tensor:
+    def _finish(self, out: Tensor, initial: Tensor) -> Tensor:
         out = dropout(out, self.dropout, self.training, relu=self.activation)
         return out + initial if self.residual else out

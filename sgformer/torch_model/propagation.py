@@ -1,12 +1,13 @@
-"""The products of training. Most are with two matrices that do not change: the propagation P and sparse features X.
+"""The products of training with two constant CSR matrices: the propagation P and sparse features X.
 
-Both are CSR. P = D^-1/2 (A + I) D^-1/2 is symmetric, so its backward pass is the same product; X is transposed
-once. Nothing is rebuilt per step and nothing is gathered per edge.
+P = D^-1/2 (A + I) D^-1/2 is symmetric, so its backward pass is the same product. X is transposed once. Nothing is rebuilt
+per training step, and nothing is gathered per edge.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,42 +18,45 @@ from sgformer.features import SparseRows
 
 
 class Propagation:
-    """P of one graph, or of a run of its rows."""
+    """P of a graph, or a range of its rows."""
 
     def __init__(self, matrix: torch.Tensor, own: torch.Tensor) -> None:
-        """`matrix` holds the edges' weights without the diagonal, which is `own`: so it shares the graph's indices."""
+        """`matrix` holds the weights of the edges and shares the indices of the graph; `own` holds the diagonal."""
         self.matrix = matrix
         self.own = own
 
     @classmethod
     def of(cls, adjacency: Adjacency, dtype: torch.dtype, device: torch.device | str = "cpu") -> Propagation:
-        return Rows(adjacency, dtype, device).between(0, adjacency.num_nodes)
+        return PropagationRows(adjacency, dtype, device).between(0, adjacency.num_nodes)
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         """P times states, differentiable."""
-        return _SymmetricProduct.apply(self, states)  # type: ignore[no-any-return, no-untyped-call]  # torch's stub
+        return _multiply(self._times, self._times, states)
+
+    def _times(self, states: torch.Tensor) -> torch.Tensor:
+        return self.product(states, states)
 
     def product(self, states: torch.Tensor, own_states: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """These rows of P times all states; `own_states` are the states of these rows."""
-        # In place: an out-of-place sparse product would fill its result with zeros and copy it before it begins.
+        """These rows of P times all states; `own_states` are the states of the nodes of these rows."""
+        # In place: an out-of-place sparse product first fills its result with zeros and copies it.
         return torch.mul(self.own, own_states, out=out).addmm_(self.matrix, states)
 
 
-class Rows:
-    """Runs of rows of P, made when asked for: a forward over a large graph need not hold all edge weights."""
+class PropagationRows:
+    """Makes ranges of rows of P on demand: a forward over a large graph need not hold all edge weights."""
 
     def __init__(self, adjacency: Adjacency, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         self._adjacency = adjacency
         self._dtype, self._device = dtype, device
         self._root = (adjacency.all_degrees() + 1.0) ** -0.5
-        self._narrow_root = torch.from_numpy(self._root).to(dtype).numpy()
+        self._rounded_root = torch.from_numpy(self._root).to(dtype).numpy()
 
     def between(self, start: int, stop: int) -> Propagation:
         indptr = self._adjacency.indptr[start : stop + 1]
         indices = self._adjacency.indices[indptr[0] : indptr[-1]]
         root = self._root[start:stop]
-        weights = np.repeat(self._narrow_root[start:stop], np.diff(indptr))
-        weights *= self._narrow_root[indices]
+        weights = np.repeat(self._rounded_root[start:stop], np.diff(indptr))
+        weights *= self._rounded_root[indices]
         values = torch.from_numpy(weights).to(self._device)
         matrix = csr_tensor(indptr - indptr[0], indices, values, self._adjacency.num_nodes)
         own = torch.from_numpy(root**2)[:, None].to(self._device, self._dtype)
@@ -68,48 +72,45 @@ class SparseFeatures:
         order = np.argsort(rows.indices, kind="stable")
         indptr = np.zeros(rows.width + 1, dtype=np.int64)
         np.cumsum(np.bincount(rows.indices, minlength=rows.width), out=indptr[1:])
-        turned = values[torch.from_numpy(order).to(device)]
-        self.transposed = csr_tensor(indptr, rows.row_numbers()[order], turned, rows.shape[0])
+        transposed_values = values[torch.from_numpy(order).to(device)]
+        self.transposed = csr_tensor(indptr, rows.row_numbers()[order], transposed_values, rows.shape[0])
 
     def __matmul__(self, weight: torch.Tensor) -> torch.Tensor:
-        return _SparseProduct.apply(self, weight)  # type: ignore[no-any-return, no-untyped-call]  # torch's stub
+        return _multiply(self.matrix.__matmul__, self.transposed.__matmul__, weight)
 
 
-class _SymmetricProduct(torch.autograd.Function):
+Product: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _multiply(product: Product, transposed: Product, states: torch.Tensor) -> torch.Tensor:
+    """The product of a constant matrix with `states`; `transposed` multiplies by its transpose, for the gradient."""
+    return _ConstantProduct.apply(product, transposed, states)  # type: ignore[no-any-return, no-untyped-call]  # torch's stub
+
+
+class _ConstantProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, propagation: Propagation, states: torch.Tensor) -> torch.Tensor:
-        ctx.propagation = propagation
-        return propagation.product(states, states)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
-        return None, ctx.propagation.product(gradient, gradient)
-
-
-class _SparseProduct(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, features: SparseFeatures, weight: torch.Tensor) -> torch.Tensor:
-        ctx.features = features
-        return features.matrix @ weight
+    def forward(ctx: Any, product: Product, transposed: Product, states: torch.Tensor) -> torch.Tensor:
+        ctx.transposed = transposed
+        return product(states)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
-        return None, ctx.features.transposed @ gradient
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None, torch.Tensor]:
+        return None, None, ctx.transposed(gradient)
 
 
 def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """rows weight^T + bias. torch's own on a CPU first copies the bias into every row, then reads that back."""
+    """rows weight^T + bias. Faster than torch's on a CPU, which first copies the bias into every row."""
     out = rows @ weight.t()
     return out if bias is None else out.add_(bias)
 
 
 def rows_of(states: torch.Tensor, nodes: torch.Tensor | None) -> torch.Tensor:
-    """The rows of these nodes, each at most once; all rows for None."""
+    """The rows of these nodes, each at most once, or all rows."""
     return states if nodes is None else _SomeRows.apply(states, nodes)  # type: ignore[no-untyped-call]  # torch's stub
 
 
 class _SomeRows(torch.autograd.Function):
-    """torch's own gradient sorts the indices, in case one is there twice."""
+    """Without torch's sort of the indices in the backward pass, which is for repeated indices."""
 
     @staticmethod
     def forward(ctx: Any, states: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:

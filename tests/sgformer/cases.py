@@ -1,7 +1,7 @@
-"""Random models, graphs and questions, drawn by hypothesis, and the one check that they all serve.
+"""Random models, graphs and requests, drawn by hypothesis, and the check of exactness.
 
-`check_new_nodes` is the exactness suite in one function: the property tests call it on the package as it is, the mutation
-tests on the package with one thing broken, where it must fail.
+The property tests call `check_new_nodes` on the package as it is; the mutation tests call it on the package with a defect,
+which it must detect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ IN_FEATURES = 5
 
 
 def random_weights(config: ModelConfig, seed: int) -> dict[str, np.ndarray]:
-    """Weights of order one, with norms that are not at their starting values: a skipped norm must show."""
+    """Weights of order 1, with norms that differ from their initial values, so that a skipped norm is detected."""
     rng = np.random.default_rng(seed)
     weights = {}
     for name, shape in expected_shapes(config).items():
@@ -32,8 +32,8 @@ def random_weights(config: ModelConfig, seed: int) -> dict[str, np.ndarray]:
 
 
 @dataclass(frozen=True)
-class Question:
-    """New nodes as a caller asks for them: features, lists of known neighbours, edges among themselves."""
+class Request:
+    """The arguments of `NewNodes.build`: features, lists of known neighbours, edges between new nodes."""
 
     features: np.ndarray
     neighbors: list[list[int]]
@@ -46,7 +46,7 @@ class Case:
     config: ModelConfig
     seed: int
     graph: Graph
-    question: Question
+    request: Request
 
     def weights(self) -> dict[str, np.ndarray]:
         return random_weights(self.config, self.seed)
@@ -87,7 +87,7 @@ def configs(draw: Any, **fixed: Any) -> ModelConfig:
 
 @st.composite
 def graphs(draw: Any, sparse: bool | None = None) -> Graph:
-    """2 to 24 nodes, any density, often with a hub; input edges repeat, loop and point either way."""
+    """2 to 24 nodes of any density, often with a hub. The input has repeated edges, self-loops and both directions."""
     count = draw(st.integers(2, 24))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     edges = rng.integers(0, count, size=(2, draw(st.integers(0, 3 * count))))
@@ -110,7 +110,7 @@ def sparsified(features: np.ndarray, rng: np.random.Generator) -> SparseRows:
 
 
 @st.composite
-def questions(draw: Any, graph: Graph) -> Question:
+def requests(draw: Any, graph: Graph) -> Request:
     count = draw(st.integers(1, 4))
     known = st.integers(0, graph.num_nodes - 1)
     neighbors = draw(st.lists(st.lists(known, max_size=6), min_size=count, max_size=count))
@@ -118,31 +118,31 @@ def questions(draw: Any, graph: Graph) -> Question:
     pairs = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)).filter(lambda pair: pair[0] != pair[1])
     edges = draw(st.lists(pairs, max_size=4)) if joint and count > 1 else []
     features = np.random.default_rng(draw(st.integers(0, 2**32 - 1))).normal(size=(count, IN_FEATURES))
-    return Question(features, neighbors, edges, joint)
+    return Request(features, neighbors, edges, joint)
 
 
 @st.composite
 def cases(draw: Any, **fixed: Any) -> Case:
     graph = draw(graphs())
-    return Case(draw(configs(**fixed)), draw(st.integers(0, 1000)), graph, draw(questions(graph)))
+    return Case(draw(configs(**fixed)), draw(st.integers(0, 1000)), graph, draw(requests(graph)))
 
 
-def as_new_nodes(graph: Graph, question: Question) -> NewNodes:
-    features: Any = question.features
+def as_new_nodes(graph: Graph, request: Request) -> NewNodes:
+    features: Any = request.features
     if isinstance(graph.features, SparseRows):
         features = sparsified(features, np.random.default_rng(0))
     return NewNodes.build(
         features,
-        question.neighbors,
-        edges=question.edges,
-        joint=question.joint,
+        request.neighbors,
+        edges=request.edges,
+        joint=request.joint,
         num_nodes=graph.num_nodes,
         num_features=graph.num_features,
     )
 
 
-def augmented(graph: Graph, new: NewNodes, question: Question, members: list[int]) -> Graph:
-    """The graph with these new nodes added, for a full recompute."""
+def augmented(graph: Graph, new: NewNodes, request: Request, members: list[int]) -> Graph:
+    """The graph with these new nodes, for a full recompute."""
     rows = new.features
     if isinstance(rows, SparseRows):
         dense = rows.toarray()[members]
@@ -151,19 +151,19 @@ def augmented(graph: Graph, new: NewNodes, question: Question, members: list[int
         )
     else:
         added = rows[members]
-    edges = [(graph.num_nodes + place, to) for place, item in enumerate(members) for to in question.neighbors[item]]
-    if question.joint:
-        edges += [(graph.num_nodes + a, graph.num_nodes + b) for a, b in question.edges]
+    edges = [(graph.num_nodes + place, to) for place, item in enumerate(members) for to in request.neighbors[item]]
+    if request.joint:
+        edges += [(graph.num_nodes + a, graph.num_nodes + b) for a, b in request.edges]
     return graph.with_nodes(added, np.array(edges, dtype=np.int64).reshape(-1, 2).T)
 
 
 def expected_new_nodes(case: Case, new: NewNodes) -> tuple[np.ndarray, np.ndarray]:
-    """What the naive full recompute says: one augmented graph for joint nodes, one each for independent ones."""
+    """The answers of the naive full recompute: on one graph for joint nodes, on a graph each for independent nodes."""
     count = len(new)
-    groups = [list(range(count))] if case.question.joint else [[item] for item in range(count)]
+    groups = [list(range(count))] if case.request.joint else [[item] for item in range(count)]
     embeddings, logits = [], []
     for members in groups:
-        graph = augmented(case.graph, new, case.question, members)
+        graph = augmented(case.graph, new, case.request, members)
         all_embeddings, all_logits = oracle(case, graph)
         embeddings.append(all_embeddings[-len(members) :])
         logits.append(all_logits[-len(members) :])
@@ -171,7 +171,7 @@ def expected_new_nodes(case: Case, new: NewNodes) -> tuple[np.ndarray, np.ndarra
 
 
 def oracle(case: Case, graph: Graph) -> tuple[np.ndarray, np.ndarray]:
-    """The naive forward; a case where the model has no answer is drawn again."""
+    """The naive forward. Rejects a case for which the model has no answer."""
     try:
         return naive_forward(case.config, case.weights(), graph)
     except Singular:
@@ -179,8 +179,8 @@ def oracle(case: Case, graph: Graph) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_new_nodes(case: Case, place: Any = None) -> None:
-    """The claim: exact answers equal the naive full recompute, to 1e-10 of their size."""
-    new = as_new_nodes(case.graph, case.question)
+    """Exact answers equal the naive full recompute, with a relative error of at most 1e-10."""
+    new = as_new_nodes(case.graph, case.request)
     embeddings, logits = expected_new_nodes(case, new)
     summary = summarize(case.config, case.weights(), case.graph, dtype=np.float64, chunk_rows=7)
     options = {} if place is None else {"place": place}

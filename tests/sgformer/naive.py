@@ -1,6 +1,6 @@
-"""The oracle: SGFormer written out as the paper defines it, with N x N matrices, in float64, and nothing clever.
+"""The oracle: SGFormer as the paper defines it, with N x N matrices, in float64.
 
-It shares no code with the package. It reads raw weights by name and a dense adjacency matrix.
+It shares no code with the package: it reads the weights by name and a dense adjacency matrix.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Matrix = NDArray[np.float64]
 
 
 class Singular(Exception):  # noqa: N818
-    """The model itself is not defined here: all keys point away from a query, and its row of C sums to (almost) zero."""
+    """The model has no answer: all keys point away from a query, and its row of C sums to almost zero."""
 
 
 def naive_forward(config: ModelConfig, weights: Mapping[str, Any], graph: Graph) -> tuple[Matrix, Matrix]:
@@ -68,7 +68,7 @@ def attention_matrix(config: ModelConfig, query: Matrix, key: Matrix) -> Matrix:
 
 
 def over_norm(rows: Matrix) -> Matrix:
-    """Our one deviation from the authors' code: queries or keys that are all zero attend to nothing, not to NaN."""
+    """The only deviation from the authors' code: if all queries or keys are zero, they attend to nothing instead of NaN."""
     norm = np.linalg.norm(rows)
     return rows / norm if norm > 0 else rows
 

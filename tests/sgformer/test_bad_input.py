@@ -1,4 +1,4 @@
-"""Bad input gets an error that says what was found and what was expected; nothing is clipped or dropped silently."""
+"""Invalid input raises an error that says what was found and what was expected. Nothing is clipped or dropped silently."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_config(changes: dict[str, Any], message: str) -> None:
         ModelConfig(**({"in_features": 3, "out_features": 2} | changes))
 
 
-def test_config_from_a_dictionary_knows_every_name() -> None:
+def test_config_from_a_dictionary_rejects_unknown_and_missing_names() -> None:
     config = ModelConfig(in_features=3, out_features=2, attention_residual=None)
     assert ModelConfig.from_dict(config.to_dict()) == config
     with pytest.raises(ConfigError, match=r"unknown model setting\(s\): depth"):
@@ -156,7 +156,7 @@ def test_config_from_a_dictionary_knows_every_name() -> None:
         (np.ones((1, 2)), [[]], {}, "features are 2 wide, expected 3"),
         (np.full((2, 3), np.nan), [[], []], {}, r"new node 0: features hold NaN, infinity .* \(row 0, column 0\)"),
         (np.ones((1, 3)), [[], []], {}, r"1 feature row\(s\) for 2 neighbour list\(s\)"),
-        (np.ones((0, 3)), [], {}, "no new node was given"),
+        (np.ones((0, 3)), [], {}, "the request has no new node"),
         (np.ones((2, 3)), [[0], [4]], {}, "new node 1: neighbour 4 is not in the graph, expected ids from 0 to 3"),
         (np.ones((1, 3)), [[-1]], {}, "new node 0: neighbour -1 is not in the graph"),
         (np.ones((1, 3)), [[1.0]], {}, "new node 0: neighbours are float64"),
@@ -181,15 +181,15 @@ def test_repeated_neighbors_count_once() -> None:
     assert list(new.neighbors) == [1, 2]
 
 
-def test_of_mixed_features_the_new_node_with_bad_ones_is_named() -> None:
-    bad = with_value(np.nan)  # in the third of four rows
+def test_the_error_names_the_new_node_with_invalid_mixed_features() -> None:
+    bad = with_value(np.nan)  # in the third of four dense rows
     rows = MixedRows(bad, sparse([0, 1], [0], [1.0]), np.array([True, False, False, False, False]))
     with pytest.raises(NewNodeError) as caught:
         NewNodes.build(rows, [[]] * 5, num_nodes=4, num_features=3)
     assert caught.value.item == 3
 
 
-def test_the_new_node_with_bad_features_is_named() -> None:
+def test_the_error_names_the_new_node_with_invalid_features() -> None:
     with pytest.raises(NewNodeError) as caught:
         NewNodes.build(with_value(np.nan), [[]] * 4, num_nodes=4, num_features=3)
     assert caught.value.item == 2
@@ -219,16 +219,16 @@ def test_known_nodes(served: Any, nodes: Any, message: str) -> None:
         model.known(summary.states, summary.sums, np.array(nodes))
 
 
-def test_no_known_nodes_have_no_answers(served: Any) -> None:
+def test_an_empty_list_of_known_nodes_has_empty_answers(served: Any) -> None:
     model, summary, _ = served
     assert model.known(summary.states, summary.sums, np.array([], dtype=np.int64)).logits.shape == (0, 2)
 
 
-def test_a_question_checked_against_another_graph_is_refused(served: Any) -> None:
-    """Its ids would otherwise be read as those of the next question in the batch."""
+def test_a_request_validated_for_another_graph_is_refused(served: Any) -> None:
+    """Otherwise its ids would be read as ids of the next scenario in the batch."""
     model, summary, graph = served
     other = NewNodes.build(np.ones((1, 3)), [[7]], num_nodes=9, num_features=3)
-    with pytest.raises(NewNodeError, match="about a graph of 9 nodes, this one has 4"):
+    with pytest.raises(NewNodeError, match="validated for a graph of 9 nodes, this graph has 4"):
         extend(model, summary.states, summary.sums, graph.adjacency, other)
     wide = NewNodes.build(np.ones((1, 5)), [[1]], num_nodes=4, num_features=5)
     with pytest.raises(NewNodeError, match="features are 5 wide, this model expects 3"):
@@ -245,13 +245,13 @@ def test_an_unknown_mode_is_refused(served: Any) -> None:
 
 
 @pytest.mark.parametrize(("value", "problem"), [(np.nan, "holds NaN or infinity"), (1, "holds int64, expected floats")])
-def test_weights_that_are_no_numbers_are_named(value: Any, problem: str) -> None:
+def test_the_error_names_weights_that_are_not_finite_floats(value: Any, problem: str) -> None:
     config = ModelConfig(in_features=3, out_features=2, hidden=4)
     with pytest.raises(WeightsError, match=rf"output\.bias {problem}"):
         InferenceModel(config, random_weights(config, 0) | {"output.bias": np.array([value, value])})
 
 
-def test_weights_that_do_not_fit_are_all_named() -> None:
+def test_the_error_names_all_weights_that_do_not_fit() -> None:
     config = ModelConfig(in_features=3, out_features=2, hidden=4, layers=1)
     weights = random_weights(config, 0)
     del weights["input.bias"]

@@ -22,7 +22,7 @@ def test_edges_become_undirected_unique_and_loop_free() -> None:
 
 
 @given(graphs(sparse=False))
-def test_every_route_to_the_adjacency_gives_the_same(graph: Graph) -> None:
+def test_all_constructors_give_the_same_adjacency(graph: Graph) -> None:
     dense = np.zeros((graph.num_nodes, graph.num_nodes))
     left, right = graph.adjacency.edge_index()
     dense[left, right] = 1
@@ -35,14 +35,14 @@ def test_every_route_to_the_adjacency_gives_the_same(graph: Graph) -> None:
 
 
 @given(graphs(sparse=False))
-def test_linked_knows_every_pair(graph: Graph) -> None:
+def test_linked_is_right_for_every_pair(graph: Graph) -> None:
     dense = np.zeros((graph.num_nodes, graph.num_nodes), dtype=bool)
     dense[tuple(graph.adjacency.edge_index())] = True
     left, right = np.divmod(np.arange(graph.num_nodes**2), graph.num_nodes)
     np.testing.assert_array_equal(graph.adjacency.linked(left, right), dense.reshape(-1))
 
 
-def test_scipy_features_stay_sparse_and_are_summed() -> None:
+def test_scipy_features_stay_sparse_and_duplicates_are_summed() -> None:
     matrix = scipy.sparse.coo_matrix(([1.0, 2.0, 3.0], ([0, 0, 2], [1, 1, 0])), shape=(3, 4))
     graph = Graph.build(matrix, np.empty((2, 0), dtype=np.int64))
     assert isinstance(graph.features, SparseRows)
@@ -71,7 +71,7 @@ def test_a_constant_column_has_scale_one(sparse: bool) -> None:
     assert scale == 1
 
 
-def test_a_callers_scipy_matrix_is_left_as_it_is() -> None:
+def test_the_scipy_matrix_of_the_caller_is_not_changed() -> None:
     matrix = scipy.sparse.csr_matrix(([1.0, 2.0], [1, 1], [0, 2, 2]), shape=(2, 3))
     graph = Graph.build(matrix, np.empty((2, 0), dtype=np.int64))
     assert matrix.nnz == 2
@@ -81,14 +81,14 @@ def test_a_callers_scipy_matrix_is_left_as_it_is() -> None:
     assert isinstance(new.features, SparseRows)
 
 
-def test_sparse_rows_are_taken_in_runs() -> None:
+def test_sparse_rows_refuse_a_slice_with_a_step() -> None:
     rows = SparseRows(np.array([0, 1, 2]), np.array([0, 1]), np.ones(2), 3)
     with pytest.raises(IndexError, match="not in steps of 2"):
         rows[::2]
 
 
 @given(cases())
-def test_renumbering_the_nodes_renumbers_the_answers(case: Case) -> None:
+def test_permuting_the_nodes_permutes_the_answers(case: Case) -> None:
     order = np.random.default_rng(case.seed).permutation(case.graph.num_nodes)
     features = case.graph.features
     dense = features.toarray() if isinstance(features, SparseRows) else features
@@ -106,7 +106,7 @@ def test_renumbering_the_nodes_renumbers_the_answers(case: Case) -> None:
 
 
 @given(graphs(sparse=False), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40)), max_size=12))
-def test_adding_nodes_is_building_again_with_all_edges(graph: Graph, links: list[tuple[int, int]]) -> None:
+def test_adding_nodes_equals_building_with_all_edges(graph: Graph, links: list[tuple[int, int]]) -> None:
     count, total = 3, graph.num_nodes + 3
     edges = np.array([(graph.num_nodes + new, to % total) for new, to in links], dtype=np.int64).reshape(-1, 2).T
     grown = graph.adjacency.with_nodes(count, edges)
@@ -116,6 +116,6 @@ def test_adding_nodes_is_building_again_with_all_edges(graph: Graph, links: list
     assert grown.indices.dtype == built.indices.dtype
 
 
-def test_added_edges_must_be_of_added_nodes() -> None:
+def test_every_added_edge_must_have_a_new_node() -> None:
     with pytest.raises(GraphError, match=r"edge 0 - 2 links two known nodes, expected edges of new nodes \(3 and up\)"):
         Adjacency.from_edges([[0], [1]], 3).with_nodes(1, [[3, 0], [1, 2]])

@@ -17,7 +17,7 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @st.composite
 def attention_rows(draw: Any) -> tuple[Literal["frobenius", "row"], Rows]:
-    """Queries, keys and values as the model hands them over: unit rows where normalisation is by row."""
+    """Queries, keys and values as `InferenceModel.project` returns them: unit rows with `row` normalisation."""
     normalization = draw(st.sampled_from(["frobenius", "row"]))
     shape = (draw(st.integers(2, 30)), draw(st.integers(1, 4)), draw(st.integers(2, 5)))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -40,7 +40,7 @@ def assert_equal_sums(actual: AttentionSums, expected: AttentionSums) -> None:
 
 
 @given(attention_rows(), st.integers(1, 29))
-def test_chunks_add_up_to_the_whole(drawn: tuple[Any, Rows], cut: int) -> None:
+def test_sums_of_chunks_add_up_to_the_sums_of_all_rows(drawn: tuple[Any, Rows], cut: int) -> None:
     normalization, rows = drawn
     whole = AttentionSums.of_rows(normalization, *rows)
     first, second = (AttentionSums.of_rows(normalization, *part(rows, s)) for s in (slice(0, cut), slice(cut, None)))
@@ -50,7 +50,7 @@ def test_chunks_add_up_to_the_whole(drawn: tuple[Any, Rows], cut: int) -> None:
 
 
 @given(attention_rows(), st.integers(1, 29))
-def test_adding_rows_and_removing_them_leads_back(drawn: tuple[Any, Rows], cut: int) -> None:
+def test_removing_added_rows_restores_the_sums(drawn: tuple[Any, Rows], cut: int) -> None:
     normalization, rows = drawn
     before = AttentionSums.of_rows(normalization, *part(rows, slice(cut, None)))
     added = part(rows, slice(0, cut))
@@ -69,7 +69,7 @@ def test_attending_equals_the_all_pair_attention(drawn: tuple[Any, Rows]) -> Non
 
 
 @given(attention_rows())
-def test_attending_each_added_equals_adding_one_by_one(drawn: tuple[Any, Rows]) -> None:
+def test_attending_each_added_equals_adding_each_row_alone(drawn: tuple[Any, Rows]) -> None:
     normalization, rows = drawn
     stored, new = part(rows, slice(1, None)), rows
     sums = AttentionSums.of_rows(normalization, *stored)
@@ -80,7 +80,7 @@ def test_attending_each_added_equals_adding_one_by_one(drawn: tuple[Any, Rows]) 
 
 
 def test_float32_rows_are_summed_in_float64() -> None:
-    """200,000 thirds: a float32 running sum would be off in the fifth digit."""
+    """A float32 sum of 200,000 thirds is wrong in the fifth digit."""
     rows = np.full((1000, 1, 1), 1 / 3, dtype=np.float32)
     chunk = AttentionSums.of_rows("frobenius", rows, rows, rows)
     total = sum((chunk for _ in range(199)), start=chunk)
@@ -89,14 +89,14 @@ def test_float32_rows_are_summed_in_float64() -> None:
     assert_close(total.key[0], np.array([200_000 * float(np.float32(1 / 3))]), tolerance=1e-7)
 
 
-def test_sums_of_different_norms_do_not_mix() -> None:
-    with pytest.raises(SumsError, match=r"row normalisation .* do not mix with frobenius"):
+def test_sums_of_different_norms_cannot_be_combined() -> None:
+    with pytest.raises(SumsError, match=r"row normalisation .* cannot be combined with frobenius"):
         AttentionSums.empty("row", 1, 2) + AttentionSums.empty("frobenius", 1, 2)
-    with pytest.raises(SumsError, match=r"shape \(1, 2, 2\) do not mix with row and \(3, 2, 2\)"):
+    with pytest.raises(SumsError, match=r"shape \(1, 2, 2\) cannot be combined with row and \(3, 2, 2\)"):
         AttentionSums.empty("row", 1, 2) + AttentionSums.empty("row", 3, 2)
 
 
-def test_more_rows_than_there_are_cannot_be_removed() -> None:
+def test_more_rows_than_the_sums_include_cannot_be_removed() -> None:
     rows = np.ones((2, 1, 1))
     with pytest.raises(SumsError, match="2 rows cannot be removed from sums over 0"):
         AttentionSums.empty("frobenius", 1, 1).without_rows(rows, rows, rows)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from sgformer import ExtendedAnswers, NewNodes, SGFormer, extend, summarize
-from sgformer.full_graph.evaluation import full_logits
-from sgformer.request_time.outputs import probabilities
+from sgformer.full_graph.forward import full_logits
+from sgformer.request_time.inference import probabilities
 from training.data.datasets.digits import Drawing, with_drawing
 
 

@@ -1,6 +1,6 @@
-"""An oracle for the authors' checkpoints: their layouts made up at random, and the forward pass that they stand for.
+"""An oracle for the authors' checkpoints: random state dicts in their layouts, and the forward pass of their models.
 
-Written from the published architecture (tensor names are theirs, code is not), in float64 with dense matrices.
+Written from the published architecture with their tensor names, but not their code, in float64 with dense matrices.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def linear(state: State, name: str, rows: np.ndarray) -> np.ndarray:
 
 
 def normed(state: State, name: str, rows: np.ndarray) -> np.ndarray:
-    """Layer norm or evaluation-mode batch norm, whichever the tensors say."""
+    """Layer norm, or evaluation-mode batch norm if there are running statistics."""
     if f"{name}.running_mean" in state:
         mean, var = state[f"{name}.running_mean"], state[f"{name}.running_var"]
     else:
@@ -89,7 +89,7 @@ def normed(state: State, name: str, rows: np.ndarray) -> np.ndarray:
 
 
 def attention(state: State, x: np.ndarray, heads: int, options: dict[str, Any]) -> np.ndarray:
-    """Their TransConv: one norm over all rows and heads, numerator and denominator times N."""
+    """Their TransConv: the norm is over all rows and heads; numerator and denominator are multiplied by N."""
     z = linear(state, "trans_conv.fcs.0", x)
     if options["trans_use_bn"]:
         z = normed(state, "trans_conv.bns.0", z)

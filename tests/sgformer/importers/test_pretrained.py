@@ -1,4 +1,4 @@
-"""Weights from elsewhere answer as they do there, and what does not fit is named."""
+"""Imported weights give the answers of their original implementation; the error names a tensor that does not fit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch_geometric.nn.models import SGFormer as PygSGFormer
 
 from sgformer import Graph, WeightsError, from_authors_large, from_authors_medium, from_pyg
-from sgformer.full_graph.evaluation import full_logits
+from sgformer.full_graph.forward import full_logits
 from tests.sgformer.cases import assert_close
 from tests.sgformer.importers import authors
 
@@ -46,7 +46,7 @@ def pyg_model(heads: int = 1, layers: int = 3, aggregate: str = "add", attention
         graph_weight=0.3,
         aggregate=aggregate,
     )
-    for name, buffer in model.named_buffers():  # running statistics that are not at their starting values
+    for name, buffer in model.named_buffers():  # running statistics that differ from their initial values
         if name.endswith("running_mean"):
             buffer.copy_(torch.randn_like(buffer))
         elif name.endswith("running_var"):
@@ -127,14 +127,14 @@ def test_torch_tensors_and_arrays_are_both_read() -> None:
         (lambda state: state.update({"fc.weight": torch.zeros(5)}), r"output\.weight has shape \(5,\), expected a matrix"),
     ],
 )
-def test_what_does_not_fit_is_named(change: Any, message: str) -> None:
+def test_the_error_names_the_tensor_that_does_not_fit(change: Any, message: str) -> None:
     state = dict(pyg_model().state_dict())
     change(state)
     with pytest.raises(WeightsError, match=message):
         from_pyg(state)
 
 
-def test_odd_tensors_of_the_authors_are_named_or_read() -> None:
+def test_unusual_tensors_of_the_authors_are_refused_by_name_or_converted() -> None:
     state = authors.large_state(WIDE, HIDDEN, OUT)
     with pytest.raises(WeightsError, match=r"graph_layers\.0\.weight has shape \(3,\), expected \(8, 8\)"):
         from_authors_large(state | {"graph_conv.convs.0.W.weight": np.zeros(3)})
@@ -147,7 +147,7 @@ def test_odd_tensors_of_the_authors_are_named_or_read() -> None:
 
 
 def test_more_than_one_attention_layer_is_refused_with_the_reason() -> None:
-    with pytest.raises(WeightsError, match="2 attention layers; only one can be served exactly, because a new node moves"):
+    with pytest.raises(WeightsError, match="2 attention layers; only one can be served exactly, because a new node changes"):
         from_pyg(pyg_model(attention_layers=2).state_dict())
     shapes = authors.attention_shapes(WIDE, HIDDEN, 1, value_map=True, layers=3)
     with pytest.raises(WeightsError, match="3 attention layers"):

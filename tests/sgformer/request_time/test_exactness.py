@@ -1,4 +1,4 @@
-"""The one claim that everything rests on: a new node's answer equals the full-graph forward with that node added."""
+"""The answer for a new node equals the full-graph forward with that node added. Everything else relies on this."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_streamed_forward_is_the_same_in_blocks_of_any_size(case: Case, rows
         forward = FullForward(case.config, case.graph, np.float64)
         summary = summarize(case.config, case.weights(), case.graph, dtype=np.float64)
     other = {name: array + 0.5 for name, array in case.weights().items()}
-    forward.logits(other)  # working memory is kept from call to call: nothing of one may show in the next
+    forward.logits(other)  # the working memory is reused: a call must not affect the next call
     assert_close(forward.logits(case.weights()), logits)
     model = InferenceModel(case.config, case.weights(), np.float64)
     assert_close(model.known(summary.states, summary.sums, np.arange(case.graph.num_nodes)).logits, logits)
@@ -72,7 +72,7 @@ def test_the_streamed_forward_is_the_same_in_blocks_of_any_size(case: Case, rows
 
 @pytest.mark.parametrize("gnn_input", ["shared", "own", "features"])
 def test_everything_may_be_memory_mapped_and_read_only(tmp_path: Path, gnn_input: Any) -> None:
-    """As in a snapshot: results are written to files, and graph and states are read from memory that cannot be written."""
+    """As in a snapshot: results are written to files, and the graph and the states are read-only."""
     rng = np.random.default_rng(0)
     config = ModelConfig(in_features=5, out_features=3, hidden=4, layers=3, gnn_input=gnn_input)
     weights = random_weights(config, 0)
@@ -98,8 +98,8 @@ def test_everything_may_be_memory_mapped_and_read_only(tmp_path: Path, gnn_input
     for place in (lambda array: array, placed_on("cpu")):
         model = InferenceModel(config, weights, place=place)
         left, right = (
-            extend(model, found.states, found.sums, where, new).logits
-            for found, where in ((in_files, adjacency), (expected, plain.adjacency))
+            extend(model, summary.states, summary.sums, adjacency, new).logits
+            for summary, adjacency in ((in_files, graph.adjacency), (expected, plain.adjacency))
         )
         np.testing.assert_array_equal(left, right)
 

@@ -1,6 +1,6 @@
-"""The exactness suite must fail when the mathematics is wrong: one mutant for every way in which it has gone wrong before.
+"""The exactness suite must fail if the mathematics is wrong: there is a mutant for every known kind of mistake.
 
-In float32 and on a large graph several of these would pass unseen (docs/mathematics.md, trap 1): the suite runs in float64.
+In float32 and on a large graph several mutants would pass (docs/mathematics.md, trap 1): the suite runs in float64.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 
-from sgformer import AttentionSums, sums
+from sgformer import AttentionSums, InferenceModel, sums
+from sgformer.arrays.operations import NumpyOps
 from sgformer.request_time import extension, neighborhood
 from sgformer.request_time.neighborhood import Ball, Neighborhood
 from tests.sgformer.cases import Case, cases, check_new_nodes
@@ -67,8 +68,8 @@ def use_the_other_norm(patch: pytest.MonkeyPatch) -> None:
 
 
 def overlook_edges_between_neighbors(patch: pytest.MonkeyPatch) -> None:
-    nothing = np.empty(0, dtype=np.int64)
-    patch.setattr(neighborhood, "_edges_within", lambda *_: (nothing, nothing))
+    none = np.empty(0, dtype=np.int64)
+    patch.setattr(neighborhood, "_edges_within", lambda *_: (none, none))
 
 
 def overlook_edges_between_new_nodes(patch: pytest.MonkeyPatch) -> None:
@@ -84,8 +85,18 @@ def answer_with_frozen_neighbors(patch: pytest.MonkeyPatch) -> None:
 
 
 def hide_the_new_node_from_its_neighbors(patch: pytest.MonkeyPatch) -> None:
-    original = extension._recomputed
-    patch.setattr(extension, "_recomputed", lambda *args: original(*args[:-1], 0 * args[-1]))
+    original = extension._recompute_layer
+    patch.setattr(extension, "_recompute_layer", lambda *args: original(*args[:-1], 0 * args[-1]))
+
+
+def swap_the_shares_of_the_branches(patch: pytest.MonkeyPatch) -> None:
+    original = NumpyOps.mix
+    patch.setattr(NumpyOps, "mix", lambda self, rows, others, share: original(self, rows, others, 1 - share))
+
+
+def drop_the_attention_branch(patch: pytest.MonkeyPatch) -> None:
+    original = InferenceModel.answer
+    patch.setattr(InferenceModel, "answer", lambda self, states, attended, rest: original(self, states, 0 * attended, rest))
 
 
 MUTANTS: list[Mutant] = [
@@ -100,6 +111,8 @@ MUTANTS: list[Mutant] = [
     overlook_edges_between_new_nodes,
     answer_with_frozen_neighbors,
     hide_the_new_node_from_its_neighbors,
+    swap_the_shares_of_the_branches,
+    drop_the_attention_branch,
 ]
 
 

@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from sgformer.request_time.outputs import probabilities
+from sgformer import probabilities
 
 LOGITS = np.array([[0.0, 1.0, -2.0], [800.0, -800.0, 3.0]])
 
 
-def test_classes_share_one() -> None:
+def test_multiclass_probabilities_are_a_softmax() -> None:
     np.testing.assert_allclose(probabilities(LOGITS, "multiclass"), torch.from_numpy(LOGITS).softmax(dim=1).numpy())
 
 
-def test_labels_stand_alone() -> None:
+def test_multilabel_probabilities_are_sigmoids() -> None:
     np.testing.assert_allclose(probabilities(LOGITS, "multilabel"), torch.from_numpy(LOGITS).sigmoid().numpy(), atol=1e-300)
 
 
-def test_values_have_no_probabilities() -> None:
+def test_regression_has_no_probabilities() -> None:
     with pytest.raises(ValueError, match="regression"):
         probabilities(LOGITS, "regression")

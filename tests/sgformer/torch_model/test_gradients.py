@@ -1,4 +1,4 @@
-"""The gradients that are written out by hand equal those of the plain formulas."""
+"""The gradients that are written by hand are right."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_sparse_features() -> None:
 @settings(max_examples=40)
 @given(cases())
 def test_the_whole_model_trains_every_parameter_it_uses(case: Case) -> None:
-    """Sparse and dense features, every switch: gradients exist and are those of finite differences along one direction."""
+    """Sparse and dense features, every switch: the gradients equal finite differences along a random direction."""
     config = replace(case.config, attention_activation=False, gnn_activation=False)
     model = SGFormer(config).double().eval()
     model.load_weights(case.weights())
@@ -66,7 +66,7 @@ def test_the_whole_model_trains_every_parameter_it_uses(case: Case) -> None:
     parameters = [p for p in model.parameters() if p.requires_grad]
     steps = [torch.randn(p.shape, dtype=p.dtype, generator=direction) for p in parameters]
     answers = model(inputs)
-    assume(bool(torch.isfinite(answers).all()))  # a node without a value has no slope either
+    assume(bool(torch.isfinite(answers).all()))  # a node without an answer has no gradient
     slopes = torch.autograd.grad(answers.square().sum(), parameters, allow_unused=True)
     expected = sum(float((s * g).sum()) for s, g in zip(steps, slopes, strict=True) if g is not None)
 
@@ -80,8 +80,7 @@ def test_the_whole_model_trains_every_parameter_it_uses(case: Case) -> None:
         return value
 
     slopes_by_step = np.array([(moved(h) - moved(-h)) / (2 * h) for h in (1e-5, 1e-6, 1e-7)]) / max(1.0, abs(expected))
-    # Where they differ among themselves there is a kink of the input layer's ReLU nearby, or a division by almost nothing:
-    # they then tell nothing about a slope.
+    # The finite differences disagree near a kink of the input layer's ReLU or a division by almost zero: skip the case.
     assume(bool(np.isfinite(slopes_by_step).all()) and np.ptp(slopes_by_step) < 1e-3)
     assert np.abs(slopes_by_step - expected / max(1.0, abs(expected))).min() < 1e-4
 
@@ -89,20 +88,20 @@ def test_the_whole_model_trains_every_parameter_it_uses(case: Case) -> None:
 @pytest.mark.parametrize("training", [False, True])
 @settings(max_examples=40)
 @given(case=cases())
-def test_asking_for_some_nodes_is_asking_for_all_and_taking_theirs(case: Case, training: bool) -> None:
-    """Values and gradients; in training too, where a batch norm looks at all rows."""
-    assume(case.config.hidden > 1)  # a norm of one number has no slope, and what is left is rounding
+def test_the_logits_of_some_nodes_equal_their_rows_of_all_logits(case: Case, training: bool) -> None:
+    """Values and gradients, also in training, where a batch norm reads all rows."""
+    assume(case.config.hidden > 1)  # the norm of a single number has no gradient, only rounding errors
     config = replace(case.config, attention_dropout=0.0, gnn_dropout=0.0)
     model = SGFormer(config).double().train(training)
     model.load_weights(case.weights())
     inputs = model.prepare(case.graph)
     nodes = torch.randperm(case.graph.num_nodes, generator=torch.Generator().manual_seed(0))[: case.graph.num_nodes // 2 + 1]
     parameters = list(model.parameters())
-    everybody = model(inputs)
-    assume(bool(torch.isfinite(everybody).all()))  # a node without a value would make the gradient of all of them NaN
-    some, all_of_them = model(inputs, nodes), everybody[nodes]
-    torch.testing.assert_close(some, all_of_them, rtol=1e-10, atol=1e-10)
-    slopes = [torch.autograd.grad(out.square().sum(), parameters, allow_unused=True) for out in (some, all_of_them)]
+    all_logits = model(inputs)
+    assume(bool(torch.isfinite(all_logits).all()))  # a node without an answer makes every gradient NaN
+    some, expected = model(inputs, nodes), all_logits[nodes]
+    torch.testing.assert_close(some, expected, rtol=1e-10, atol=1e-10)
+    slopes = [torch.autograd.grad(out.square().sum(), parameters, allow_unused=True) for out in (some, expected)]
     for ours, plain in zip(*slopes, strict=True):
         assert (ours is None) == (plain is None)
         if ours is not None:
@@ -121,8 +120,8 @@ def test_dropout_drops_its_share_and_keeps_the_mean(share: float, relu: bool) ->
     torch.testing.assert_close(inputs.grad, out.detach())
 
 
-def test_dropout_lanes_are_independent_of_their_place() -> None:
-    """Four lanes come from one draw: each must be a fair coin, and neighbours must not move together."""
+def test_the_four_random_integers_of_a_word_are_independent() -> None:
+    """Four random integers come from a 64-bit word: each must be uniform, and they must not be correlated."""
     torch.manual_seed(0)
     kept = (dropout(torch.ones(400_000), 0.5, training=True) > 0).double().view(-1, 4)
     assert (kept.mean(dim=0) - 0.5).abs().max() < 0.005
@@ -138,7 +137,7 @@ def test_dropout_with_relu_passes_no_gradient_where_relu_does_not() -> None:
     assert 0.6 < float((inputs.grad[inputs > 0] > 0).float().mean()) < 0.8
 
 
-def test_dropout_is_repeatable_and_off_in_evaluation() -> None:
+def test_dropout_is_reproducible_and_off_in_evaluation() -> None:
     inputs = torch.randn(50, 3)
     results = []
     for _ in range(2):

@@ -1,0 +1,135 @@
+"""The full-graph forward: the states and sums that serving needs, and the logits of all nodes.
+
+Both run in evaluation mode, in bounded memory beyond their results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sgformer.arrays.operations import Indices
+from sgformer.arrays.torch_operations import placed_on
+from sgformer.config import ModelConfig
+from sgformer.full_graph.passes import CHUNK_ROWS, Passes, write_into
+from sgformer.graph import Graph
+from sgformer.request_time.inference import Answers, InferenceModel
+from sgformer.states import NodeStates
+from sgformer.sums import AttentionSums
+
+Allocate: TypeAlias = Callable[[str, tuple[int, int], np.dtype[Any]], NDArray[Any]]
+"""Makes a writable array for a result, e.g. a memory-mapped file."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What serving needs besides the weights and the graph."""
+
+    states: NodeStates
+    sums: AttentionSums
+
+
+def in_memory(_name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
+    return np.empty(shape, dtype=dtype)
+
+
+def summarize(
+    config: ModelConfig,
+    weights: Mapping[str, NDArray[Any]],
+    graph: Graph,
+    *,
+    dtype: Any = np.float32,
+    device: torch.device | str = "cpu",
+    chunk_rows: int = CHUNK_ROWS,
+    allocate: Allocate = in_memory,
+) -> Summary:
+    """Runs a model over a whole graph and keeps the states of every layer.
+
+    Args:
+        weights: as `SGFormer.weights()` returns them.
+        allocate: called as (name, shape, dtype) for `inputs`, `layer_0` (unless the GCN reads Z0) .. `layer_L` and
+            `aggregate_1` .. `aggregate_{L-1}`. With memory-mapped files the states may exceed memory.
+    """
+    passes = Passes(config, graph, dtype, device, chunk_rows)
+    model = InferenceModel(config, weights, dtype, placed_on(device))
+
+    def array(name: str) -> NDArray[Any]:
+        return allocate(name, (graph.num_nodes, config.hidden), model.dtype)
+
+    with torch.inference_mode():
+        inputs = array("inputs")
+        initial = inputs if config.gnn_input == "shared" else array("layer_0")
+        sums = passes.inputs(model, inputs, initial)
+        layers, aggregates = [initial], []
+        for number in range(1, config.layers + 1):
+            layer = array(f"layer_{number}")
+            aggregate = array(f"aggregate_{number}") if number < config.layers else None
+            passes.layer(model, number, layers[-1], initial, write_into(layer), aggregate)
+            layers.append(layer)
+            if aggregate is not None:
+                aggregates.append(aggregate)
+    return Summary(NodeStates(inputs, tuple(layers), tuple(aggregates)), sums)
+
+
+def answers_of(config: ModelConfig, weights: Mapping[str, NDArray[Any]], summary: Summary, nodes: Indices) -> Answers:
+    """The float32 answers of a full-graph forward for some nodes of its graph; the last step runs on torch in float64."""
+    model = InferenceModel(config, weights, np.float64, placed_on("cpu"))
+    answers = model.known(summary.states, summary.sums, nodes)
+    return Answers(answers.embeddings.float().numpy(), answers.logits.float().numpy())
+
+
+class FullForward:
+    """Computes the logits of all nodes for changing weights, as in training. Keeps its working memory between calls."""
+
+    def __init__(
+        self, config: ModelConfig, graph: Graph, dtype: Any = np.float32, device: torch.device | str = "cpu"
+    ) -> None:
+        self._config, self._dtype, self._device = config, np.dtype(dtype), device
+        self._passes = Passes(config, graph, dtype, device)
+        shape = (graph.num_nodes, config.hidden)
+        self._inputs = np.empty(shape, dtype=dtype)
+        self._initial = self._inputs if config.gnn_input == "shared" else np.empty(shape, dtype=dtype)
+        spare = min(config.layers - 1, 1 if self._passes.single_block else 2)
+        self._layers = [np.empty(shape, dtype=dtype) for _ in range(spare)]
+
+    def logits(self, weights: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """The logits of every node, in a new array. `weights` are as `SGFormer.weights()` returns them."""
+        config, passes, initial = self._config, self._passes, self._initial
+        model = InferenceModel(config, weights, self._dtype, placed_on(self._device))
+        logits = np.empty((len(initial), config.out_features), dtype=self._dtype)
+        store = write_into(logits)
+        with torch.inference_mode():
+            sums = passes.inputs(model, self._inputs, initial).to(model.like)
+
+            def answer(rows: slice, graph_states: torch.Tensor) -> None:
+                answers = model.answer_from(sums, passes.on_device(self._inputs[rows]), graph_states)
+                store(rows, answers.logits)
+
+            layer = initial
+            for number in range(1, config.layers):
+                out = self._layers[number % len(self._layers)]
+                passes.layer(model, number, layer, initial, write_into(out))
+                layer = out
+            if config.layers:
+                passes.layer(model, config.layers, layer, initial, answer)
+            else:
+                for rows in passes.chunks(0, len(initial)):
+                    answer(rows, passes.on_device(initial[rows]))
+        return logits
+
+
+def full_logits(
+    config: ModelConfig,
+    weights: Mapping[str, NDArray[Any]],
+    graph: Graph,
+    *,
+    dtype: Any = np.float32,
+    device: torch.device | str = "cpu",
+) -> NDArray[Any]:
+    """The logits of all nodes, once (see `FullForward`)."""
+    return FullForward(config, graph, dtype, device).logits(weights)
