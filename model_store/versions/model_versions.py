@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -186,10 +186,11 @@ class ModelVersions:
         why = "; ".join(reasons) or "no other version was live before"
         raise NothingToRollBackTo(f"{self.name} stays at version {live}: {why}")
 
-    def prune(self, keep: int) -> Pruned:
+    def prune(self, keep: int, only: Collection[int] | None = None) -> Pruned:
         """Removes old versions and what died processes left.
 
         The newest `keep` stay, and with them the live version, the one that a roll-back would reach, and any that is read.
+        If `only` is given, no other versions are removed.
         """
         if keep < 1:
             raise ValueError(f"keep is {keep}, expected at least 1: the newest version's number must not be given again")
@@ -198,7 +199,7 @@ class ModelVersions:
             versions, live = self.versions(), self.live()
             way_back = [version for version in self.history().earlier(live) if version in versions]
             kept = {*versions[-keep:], live, *way_back[:1]}
-            old = [version for version in versions if version not in kept]
+            old = [version for version in versions if version not in kept and (only is None or version in only)]
             removed = [version for version in old if self._remove(version)]
         return Pruned(removed, leftovers, [version for version in old if version not in removed])
 

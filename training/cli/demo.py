@@ -1,4 +1,4 @@
-"""The demo's proof: one digit that the graph has never seen, answered from the sums and by a full recompute."""
+"""The demo's check: one digit that is not in the graph, answered as a new node and by a full-graph forward."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ class Proof:
     seconds: float
     full_forward_seconds: float
     largest_difference: float
-    """Between the logits from the sums and those of the full-graph forward with the digit added."""
+    """Between the logits of the new node and those of the full-graph forward with the digit added."""
 
     def to_dict(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name != "drawing"} | {"truth": self.drawing.label}
 
     def __str__(self) -> str:
         count = len(self.drawing.neighbors)
-        return f"""A digit that the graph has never seen, with {count} similar digits as its neighbours:
+        return f"""A digit that is not in the graph, with {count} similar digits as its neighbours:
 
 {self.drawing}
 
-It is a {self.label} ({self.probability:.1%}; in truth a {self.drawing.label}), {self.exactness}: \
-{self.largest_difference:.0e} from the full-graph forward with it added,
+Predicted: {self.label} ({self.probability:.1%}), true: {self.drawing.label}. {self.exactness}: \
+{self.largest_difference:.0e} from the full-graph forward with the digit added,
 in {self.seconds * 1e3:.2f} ms instead of {self.full_forward_seconds * 1e3:.0f} ms."""
 
 
 def prove(model: SGFormer, seed: int) -> Proof:
-    """For a model that was trained on the digits with this seed, which decides the digit that was kept out."""
+    """For a model that was trained on the digits with this seed, which determines the digit that is left out."""
     data, drawing = with_drawing(seed)
     graph, weights = data.graph, model.weights()
     summary = summarize(model.config, weights, graph)
@@ -53,7 +53,7 @@ def prove(model: SGFormer, seed: int) -> Proof:
     def answer() -> ExtendedAnswers:
         return extend(served, summary.states, summary.sums, graph.adjacency, new)
 
-    answer()  # the first call pays for loading code
+    answer()  # warm-up
     start = time.perf_counter()
     answers = answer()
     seconds = time.perf_counter() - start

@@ -69,7 +69,7 @@ def test_a_bad_setting_is_one_line_and_exit_code_two(
 def test_missing_data_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SGF_DATA_ROOT", str(tmp_path))
     assert main(["--dataset", "actor", "--no-publish"]) == 1
-    assert "actor.npz is not there: set SGF_DATA_ROOT" in capsys.readouterr().err
+    assert "actor.npz does not exist: set SGF_DATA_ROOT" in capsys.readouterr().err
     assert main(["--dataset", "soup", "--no-publish"]) == 1
     assert "there is no data set 'soup', expected one of digits, cora" in capsys.readouterr().err
 

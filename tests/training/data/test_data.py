@@ -124,7 +124,7 @@ def test_the_task_is_told_from_the_labels(tmp_path: Path) -> None:
         ({"y": np.full(20, np.inf)}, None, "y: row 0 is infinite"),
         ({"y": np.array(["a"] * 20)}, None, "y holds <U1"),
         ({"y": RNG.random(20)}, "multiclass", "y holds float64, expected classes"),
-        ({"y": np.zeros(20, dtype=int)}, None, "y has a single class: there is nothing to tell apart"),
+        ({"y": np.zeros(20, dtype=int)}, None, "y has a single class, expected at least two"),
         ({"y": np.arange(20) * 10**11}, None, "which is more than there are nodes"),
         ({"class_names": np.array(["a"])}, None, "y has class 2, class_names has 1 names"),
         ({"split": np.full(20, 3)}, None, "split is int64 (20,), expected 20 of 0 (train)"),

@@ -22,7 +22,7 @@ from tests.sgformer.cases import graphs
 from tests.training.samples import config, labelled
 from training.__main__ import main
 from training.fit import tasks
-from training.fit.batches import induced, random_partition
+from training.fit.batches import induced_subgraph, random_partition
 from training.fit.checkpoint import CheckpointError
 from training.fit.loop import Epoch, Stopped, TrainingConfig, TrainingError, _optimizer, train
 
@@ -98,7 +98,7 @@ def test_an_induced_graph_of_sparse_features(graph: Graph) -> None:
 
 def check_induced(graph: Graph) -> None:
     nodes = np.flatnonzero(np.random.default_rng(graph.num_nodes).random(graph.num_nodes) < 0.6)
-    part = induced(graph, nodes)
+    part = induced_subgraph(graph, nodes)
     edges = graph.adjacency.edge_index()
     place = {node: number for number, node in enumerate(nodes.tolist())}
     expected = {(place[a], place[b]) for a, b in edges.T.tolist() if a in place and b in place}
@@ -140,10 +140,10 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     data, checkpoint = labelled(), tmp_path / "run.safetensors"
     with pytest.raises(Stopped):
         train(config(data), data, TrainingConfig(epochs=9), checkpoint=checkpoint, stop=lambda: True)
-    with pytest.raises(CheckpointError, match="is of a run with another training; start without --resume"):
+    with pytest.raises(CheckpointError, match="belongs to a run with another training; start without --resume"):
         train(config(data), data, TrainingConfig(epochs=8), checkpoint=checkpoint, resume=True)
     other = replace(data, labels=np.roll(data.labels, 1))
-    with pytest.raises(CheckpointError, match="is of a run with another data"):
+    with pytest.raises(CheckpointError, match="belongs to a run with another data"):
         train(config(data), other, TrainingConfig(epochs=9), checkpoint=checkpoint, resume=True)
     checkpoint.write_bytes(b"hello")
     with pytest.raises(CheckpointError, match="is not a checkpoint"):
@@ -197,7 +197,7 @@ def test_a_signal_leaves_a_run_that_can_be_resumed(tmp_path: Path, number: signa
     os.kill(process.pid, number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors.startswith("stopped; the same command with --resume goes on from ")
+    assert errors.startswith("stopped; the same command with --resume continues from ")
     kept = checkpoint.read_bytes()
     assert not (tmp_path / "models").exists()
     assert main([*command(tmp_path / "models", "--epochs", "1", "--no-publish")[3:]]) == 0

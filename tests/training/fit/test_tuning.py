@@ -122,14 +122,14 @@ def test_who_asks_to_stop_gets_the_best_so_far_and_who_asks_twice_nothing(at: se
     """A search of two trials."""
     questions, asked = 0, 0
 
-    def stops() -> int:
+    def stop_requests() -> int:
         nonlocal questions, asked
         questions += 1
         asked += questions in at
         return asked
 
     try:
-        found = tuning.tune([labelled("multiclass")], 2, fixed={"epochs": 5, "hidden": 8}, stops=stops)
+        found = tuning.tune([labelled("multiclass")], 2, fixed={"epochs": 5, "hidden": 8}, stop_requests=stop_requests)
     except Stopped:
         assert ends_in == "stopped"
     else:
@@ -140,7 +140,7 @@ def test_who_asks_to_stop_gets_the_best_so_far_and_who_asks_twice_nothing(at: se
     ("text", "message"),
     [
         ("dataset = [", "is not TOML"),
-        ('note = "x"', "does not say its dataset"),
+        ('note = "x"', "has no dataset"),
         ('dataset = "cora"\nnote = "x"\n[model]\nhiden = 3', "unknown settings: hiden"),
     ],
 )

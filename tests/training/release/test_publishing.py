@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from model_store import DataError, Store
-from sgformer import NewNodes, SGFormer
+from sgformer import NewNodes, SGFormer, summarize
 from tests.training.samples import config, labelled, write_folder
 from training import publish, refresh
 from training.__main__ import main
 from training.fit.loop import TrainingConfig, train
-from training.report.page import report
+from training.report.page import render_report
 
 
 @pytest.fixture
@@ -100,7 +100,8 @@ def test_two_csv_files_become_a_live_model_and_grow(tmp_path: Path, capsys: pyte
 def test_a_report_is_one_page_that_needs_nothing_else(task: Any) -> None:
     data = labelled(task)
     trained = train(config(data), data, TrainingConfig(epochs=4))
-    page = report("a <b> report", data, trained, TrainingConfig(epochs=4))
+    summary = summarize(trained.model.config, trained.model.weights(), data.graph)
+    page = render_report("a <b> report", data, trained, TrainingConfig(epochs=4), summary)
     assert "a &lt;b&gt; report" in page
     assert not re.findall(r"(?:src|href)=|<script|<link|@import|url\(", page)
     assert data.sha256() in page
