@@ -1,4 +1,4 @@
-"""A worse model never passes; the figures are what a naive computation gives; the comparison says whether it is fair."""
+"""The gate refuses worse versions, computes its statistics correctly, and states whether the comparison is fair."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from training.release.gate import MARGIN, MAX_P_VALUE, Verdict, compare, judge
 
 
 def answers(labels: Any, right: Any, classes: int = 3) -> Any:
-    """Logits that give each node its label where `right`, and another class elsewhere."""
+    """Logits of the right class for the nodes in `right`, and of another class for the others."""
     return np.eye(classes)[np.where(right, labels, (labels + 1) % classes)]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=90), st.integers(0, 2**32 - 1))
-def test_paired_figures_are_those_of_the_textbook(pairs: list[tuple[bool, bool]], seed: int) -> None:
-    """With a group per node, the jackknife of a mean is the standard error of the paired differences."""
-    champion, challenger = np.array(pairs).T
+def test_the_standard_error_is_that_of_paired_differences(pairs: list[tuple[bool, bool]], seed: int) -> None:
+    """With a group per node, the jackknife of a mean equals the textbook formula."""
+    live, new = np.array(pairs).T
     labels = np.random.default_rng(seed).integers(0, 3, len(pairs))
-    found = compare("accuracy", answers(labels, champion), answers(labels, challenger), labels, "multiclass")
-    gains = challenger.astype(float) - champion.astype(float)
-    assert found.difference == pytest.approx(gains.mean())
-    assert found.standard_error == pytest.approx(gains.std(ddof=1) / np.sqrt(len(gains)), abs=1e-9)
-    assert (found.wins, found.losses) == ((gains > 0).sum(), (gains < 0).sum())
-    if abs(gains.mean() - MARGIN * found.standard_error) > 1e-9:  # on the very edge, rounding decides
-        assert found.better == (gains.mean() > MARGIN * found.standard_error and found.p_value < MAX_P_VALUE)
+    comparison = compare("accuracy", answers(labels, live), answers(labels, new), labels, "multiclass")
+    gains = new.astype(float) - live.astype(float)
+    assert comparison.difference == pytest.approx(gains.mean())
+    assert comparison.standard_error == pytest.approx(gains.std(ddof=1) / np.sqrt(len(gains)), abs=1e-9)
+    assert (comparison.wins, comparison.losses) == ((gains > 0).sum(), (gains < 0).sum())
+    if abs(gains.mean() - MARGIN * comparison.standard_error) > 1e-9:  # at the limit, rounding decides
+        assert comparison.better == (gains.mean() > MARGIN * comparison.standard_error and comparison.p_value < MAX_P_VALUE)
     if (gains < 0).sum() >= (gains > 0).sum():
-        assert not found.better
+        assert not comparison.better
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def publish_trained(store: Store, data: LabelledGraph, epochs: int, **options: A
 
 
 def shuffled(data: LabelledGraph) -> LabelledGraph:
-    """The same graph with labels that mean nothing, except where models are compared."""
+    """The same data with shuffled labels, except for the test nodes."""
     mixed = np.random.default_rng(1).permutation(data.labels)
     return replace(data, labels=np.where(data.split == TEST, data.labels, mixed))
 
 
-def test_a_better_challenger_passes_and_one_from_shuffled_labels_does_not(store: Store, data: LabelledGraph) -> None:
+def test_a_better_version_passes_and_one_trained_on_shuffled_labels_does_not(store: Store, data: LabelledGraph) -> None:
     weak = publish_trained(store, data, 1, activate=True)
     strong = publish_trained(store, data, 60)
     versions = store.model("demo")
@@ -131,15 +131,15 @@ def test_stored_answers_equal_those_of_a_full_forward(store: Store, data: Labell
     assert [path.name for path in store.model("demo").folder.iterdir() if path.name.startswith("tmp")] == []
 
 
-def test_a_class_that_is_new_counts_for_the_challenger(store: Store, data: LabelledGraph) -> None:
+def test_a_new_class_counts_for_the_new_version(store: Store, data: LabelledGraph) -> None:
     two = replace(data, labels=np.where(data.labels == 2, -1, data.labels))
     live = publish_trained(store, two, 40, activate=True)
     verdict = judge(publish_trained(store, data, 60), live, data)
     assert verdict.better
-    assert verdict.fair is False, "the champion's data had other labels and no rule for its split"
+    assert verdict.fair is False, "the live version has other labels, and its split has no rule"
 
 
-def test_a_version_that_went_live_meanwhile_is_compared_with_too(store: Store, data: LabelledGraph) -> None:
+def test_a_version_that_goes_live_during_the_comparison_is_compared_with_too(store: Store, data: LabelledGraph) -> None:
     publish_trained(store, data, 1, activate=True)
     publish_trained(store, data, 2)
     publish_trained(store, data, 3)
@@ -172,7 +172,7 @@ def test_a_store_that_cannot_be_pruned_does_not_fail_the_run(
     assert "old versions of demo are not removed: CURRENT: holds 'garbage'" in capsys.readouterr().err
 
 
-def test_a_refresh_keeps_the_weights_and_is_no_worse(store: Store, data: LabelledGraph) -> None:
+def test_a_refresh_keeps_the_weights(store: Store, data: LabelledGraph) -> None:
     live = publish_trained(store, data, 3, activate=True)
     refresh(store, "demo", data.graph, job="j1", onnx=False)
     versions = store.model("demo")
@@ -186,39 +186,40 @@ def test_a_refresh_keeps_the_weights_and_is_no_worse(store: Store, data: Labelle
 @pytest.mark.parametrize(
     ("wins", "losses", "better"), [(4, 0, False), (5, 0, False), (6, 0, True), (7, 1, False), (60, 30, True)]
 )
-def test_a_few_lucky_nodes_do_not_decide(wins: int, losses: int, better: bool) -> None:
-    """A coin for each node on which the two differ: 4 to 0 is one in sixteen, whatever the standard error says."""
+def test_few_differing_nodes_need_a_low_p_value(wins: int, losses: int, better: bool) -> None:
+    """Four wins and no loss have a p-value of 1/16, however small the standard error is."""
     labels = np.zeros(450, dtype=np.int64)
-    champion, challenger = np.tile([1.0, 0.0], (450, 1)), np.tile([1.0, 0.0], (450, 1))
-    champion[:wins] = [0.0, 1.0]
-    challenger[wins : wins + losses] = [0.0, 1.0]
-    found = compare("accuracy", champion, challenger, labels, "multiclass")
-    assert (found.wins, found.losses) == (wins, losses)
+    live, new = np.tile([1.0, 0.0], (450, 1)), np.tile([1.0, 0.0], (450, 1))
+    live[:wins] = [0.0, 1.0]
+    new[wins : wins + losses] = [0.0, 1.0]
+    comparison = compare("accuracy", live, new, labels, "multiclass")
+    assert (comparison.wins, comparison.losses) == (wins, losses)
     exact = sum(math.comb(wins + losses, k) for k in range(wins, wins + losses + 1)) / 2 ** (wins + losses)
-    assert found.p_value == pytest.approx(exact)
-    assert found.better is better
+    assert comparison.p_value == pytest.approx(exact)
+    assert comparison.better is better
 
 
 @pytest.mark.parametrize(("wins", "better"), [(5, False), (6, True)])
-def test_a_few_lucky_nodes_decide_of_no_multi_class_metric(wins: int, better: bool) -> None:
+def test_the_p_value_counts_for_every_multi_class_metric_of_classes(wins: int, better: bool) -> None:
     labels = np.arange(450) % 3
-    champion, challenger = answers(labels, np.arange(450) >= wins), answers(labels, np.ones(450, dtype=bool))
-    found = compare("macro_f1", champion, challenger, labels, "multiclass")
-    assert (found.wins, found.losses, found.p_value) == (wins, 0, 0.5**wins)
-    assert found.difference > MARGIN * found.standard_error
-    assert found.better is better
+    live, new = answers(labels, np.arange(450) >= wins), answers(labels, np.ones(450, dtype=bool))
+    comparison = compare("macro_f1", live, new, labels, "multiclass")
+    assert (comparison.wins, comparison.losses, comparison.p_value) == (wins, 0, 0.5**wins)
+    assert comparison.difference > MARGIN * comparison.standard_error
+    assert comparison.better is better
 
 
-def test_a_ranking_can_be_better_though_no_node_changes_its_class() -> None:
+def test_a_ranking_can_be_better_although_no_node_changes_its_class() -> None:
     rng = np.random.default_rng(0)
     labels = (np.arange(450) < 45).astype(np.int64)
-    chance = 0.2 * labels + rng.uniform(0, 0.2, 450)  # never more than a half
-    good, none = (np.log(np.stack([1 - one, one], axis=1)) for one in (chance + 0.01, rng.uniform(0.01, 0.4, 450)))
-    found = compare("roc_auc", none, good, labels, "multiclass")
-    assert (found.wins, found.losses, found.better) == (0, 0, True)
+    probability = 0.2 * labels + rng.uniform(0, 0.2, 450)  # always below a half
+    pair = (probability + 0.01, rng.uniform(0.01, 0.4, 450))
+    good, random = (np.log(np.stack([1 - second, second], axis=1)) for second in pair)
+    comparison = compare("roc_auc", random, good, labels, "multiclass")
+    assert (comparison.wins, comparison.losses, comparison.better) == (0, 0, True)
 
 
-def test_where_no_version_was_live_none_may_have_come_meanwhile(store: Store, data: LabelledGraph) -> None:
+def test_activation_instead_of_no_version_fails_if_one_is_live(store: Store, data: LabelledGraph) -> None:
     for seed in (1, 2):
         publish_trained(store, data, seed)
     versions = store.model("demo")
