@@ -28,8 +28,7 @@ from sgformer.full_graph.passes import Passes
 
 KNOWN_NODES = 16
 NEIGHBORS = 3
-MAX_NEW_NODES = 2
-"""In one question."""
+MAX_NEW_NODES = 2  # in one question
 BLOCK_ROWS = 65_536
 Weights = Mapping[str, NDArray[Any]]
 
@@ -77,7 +76,7 @@ class _Reference:
         """The GCN's output, valid in these rows. Layer l is computed for the rows within L - l edges of them."""
         needed = [rows]
         for _ in range(1, self._config.layers):
-            needed.append(np.union1d(needed[-1], adjacency.neighbors(needed[-1])))
+            needed.append(_with_neighbors(adjacency, needed[-1]))
         root = (adjacency.all_degrees() + 1.0) ** -0.5
         states = self._initial
         for number, computed in enumerate(reversed(needed[: self._config.layers])):
@@ -89,6 +88,14 @@ class _Reference:
                     initial = torch.from_numpy(self._initial[block])
                     states[block] = self._model.graph_layers[number](product, initial).numpy()
         return states
+
+
+def _with_neighbors(adjacency: Adjacency, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    members = np.zeros(adjacency.num_nodes, dtype=bool)
+    members[rows] = True
+    for start in range(0, len(rows), BLOCK_ROWS):
+        members[adjacency.neighbors(rows[start : start + BLOCK_ROWS])] = True
+    return np.flatnonzero(members)
 
 
 def _propagated(adjacency: Adjacency, root: NDArray[Any], rows: NDArray[np.int64], states: NDArray[Any]) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 from model_store import Store
 from model_store.cli.terminal_tables import published
 from model_store.format.names import checked_model
-from training.cli.demo import prove
+from training.cli.demo import check_new_node
 from training.cli.events import Events
 from training.cli.options import TrainOptions
 from training.cli.terminal import STOPPED, print_result, progress, read_data, read_settings, stop_signals
@@ -67,9 +67,8 @@ def train_model(options: TrainOptions, events: Events) -> int:
         checkpoint.unlink(missing_ok=True)  # after publishing: a run that is killed while it publishes can be resumed
     text = _result_text(data, trained, result)
     if data.name == "digits":
-        proof = prove(trained.model, training.seed)
-        result["new_node"] = proof.to_dict()
-        text += f"\n\n{proof}"
+        result["new_node"], description = check_new_node(trained.model, training.seed)
+        text += f"\n\n{description}"
     events.tell("finished", result=result)
     print_result(options, result, text)
     return 0

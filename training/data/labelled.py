@@ -36,9 +36,8 @@ class LabelledGraph:
     """The rule of a split that depends on ids (`splits.steady_split`), as text; None for any other split."""
 
     def __post_init__(self) -> None:
-        labels = self.labels
-        unlabelled = labels < 0 if self.task == "multiclass" else np.isnan(labels.reshape(len(labels), -1)).all(axis=1)
-        object.__setattr__(self, "split", np.where(unlabelled, UNUSED, self.split).astype(np.int8))
+        split = np.where(is_labelled(self.labels, self.task), self.split, UNUSED).astype(np.int8)
+        object.__setattr__(self, "split", split)
 
     def nodes(self, part: int) -> NDArray[np.int64]:
         return np.flatnonzero(self.split == part)
@@ -59,6 +58,11 @@ class LabelledGraph:
 
     def description(self) -> dict[str, Any]:
         return describe_data(self.name, self.sha256(), self.feature_names)
+
+
+def is_labelled(labels: NDArray[Any], task: Task) -> NDArray[np.bool_]:
+    """True for every node with at least one label."""
+    return labels >= 0 if task == "multiclass" else ~np.isnan(labels.reshape(len(labels), -1)).all(axis=1)
 
 
 def describe_data(name: str, sha256: str, feature_names: tuple[str, ...] | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from model_store import DataError, NodeIds
 from model_store.publish.graph_file import GraphFile, read_arrays, read_graph_file
 from sgformer import Graph
 from sgformer.config import Task
-from training.data.labelled import TRAIN, UNUSED, VALIDATION, LabelledGraph
+from training.data.labelled import TRAIN, VALIDATION, LabelledGraph, is_labelled
 from training.data.splits import HALF, Shares, from_nodes, steady_split
 from training.data.tables_folder import TablesFolder
 from training.fit import tasks
@@ -43,20 +43,18 @@ def read_user_data(path: Path, task: Task | None = None, shares: Shares = HALF, 
         feature_names = None
     task = task or _task_of(labels)
     labels = _checked_labels(labels, file, task)
-    labelled = labels >= 0 if task == "multiclass" else ~np.isnan(labels.reshape(len(labels), -1)).all(axis=1)
     drawn = None
     if split is None:
         keys = np.arange(len(labels)) if file.node_ids is None else file.node_ids.arrays[0]
-        split = steady_split(keys, labelled, seed, shares)
+        split = steady_split(keys, is_labelled(labels, task), seed, shares)
         drawn = f"{'/'.join(f'{share:g}' for share in shares)}, seed {seed}, by {'row' if file.node_ids is None else 'id'}"
-    split = np.where(labelled, split, UNUSED).astype(np.int8)
-    for part, number in (("training", TRAIN), ("validation", VALIDATION)):
-        if not (split == number).any():
-            raise DataError(f"{path.name}: the split has no labelled {part} nodes")
     names = file.class_names if task != "regression" else None
-    return LabelledGraph(
-        path.stem, file.graph, labels, split, task, tasks.TASK_METRICS[task][0], names, file.node_ids, feature_names, drawn
-    )
+    metric = tasks.TASK_METRICS[task][0]
+    data = LabelledGraph(path.stem, file.graph, labels, split, task, metric, names, file.node_ids, feature_names, drawn)
+    for part, number in (("training", TRAIN), ("validation", VALIDATION)):
+        if not len(data.nodes(number)):
+            raise DataError(f"{path.name}: the split has no labelled {part} nodes")
+    return data
 
 
 def read_user_graph(path: Path) -> tuple[Graph, NodeIds | None, tuple[str, ...] | None]:

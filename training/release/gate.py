@@ -116,7 +116,9 @@ def judge(new: Snapshot, live: Snapshot | None, data: LabelledGraph) -> Verdict:
         return Verdict(False, reason, version)
     num_nodes = data.graph.num_nodes
     sample = np.unique(np.linspace(0, num_nodes - 1, min(num_nodes, DRIFT_NODES)).astype(np.int64))
-    (live_test, live_sample), (new_test, new_sample) = (_answers(one, data, test_nodes, sample) for one in (live, new))
+    (live_test, live_sample), (new_test, new_sample) = (
+        _answers(snapshot, data, test_nodes, sample) for snapshot in (live, new)
+    )
     live_logits = _add_missing_classes(live_test.logits, data.num_outputs)
     comparison = compare(data.metric, live_logits, new_test.logits, data.labels[test_nodes], data.task)
     fair, fairness = _fairness(live.manifest, data)
