@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model_store import Store
+from model_store import ModelVersions, Store
 from model_store.versions.leftovers import LOCK
 from model_store.versions.locks import exclusive
 from sgformer.request_time.inference import GraphLayer, InferenceModel
@@ -126,6 +126,22 @@ def test_a_retraining_runs_no_more_full_forwards_than_it_needs(
     assert run(tmp_path, *wanted) == 0
     assert rows["inputs"] // nodes == forwards + 1
     assert rows["layers"] // (2 * nodes) == forwards
+
+
+def test_a_new_version_is_hashed_again_only_when_it_goes_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publishing has hashed every file. The gate trusts that; activation verifies every byte."""
+    write_graph(tmp_path / "graph.npz")
+    opened, open_version = [], ModelVersions.open
+
+    def record(versions: ModelVersions, version: Any = None, verify: Any = "full") -> Any:
+        opened.append((version, verify))
+        return open_version(versions, version, verify)
+
+    monkeypatch.setattr(ModelVersions, "open", record)
+    wanted = ["--no-checkpoint", "--activate", "if_better", "--epochs"]
+    for epochs in ("1", "1", "40"):
+        assert run(tmp_path, *wanted, epochs) == 0
+    assert [opened.count((version, "full")) for version in (1, 2, 3)] == [1, 0, 1], "version 2 is refused"
 
 
 def test_a_run_of_a_million_epochs_writes_few_events() -> None:
