@@ -1,57 +1,122 @@
-"""Makes the probes of a snapshot: a full-graph forward for every one of them, over the graph with the new nodes added.
+"""Makes the probes of a snapshot: questions with the answers of the full-graph forward over the graph with the new nodes.
 
-The augmented features and all states are scratch files; what is held in memory is one copy of the edges. The last step, from
-states and sums to answers, runs on torch in float64 (`answers_of`).
-
-A probe checks the path that serves without using it: the graph has the new nodes in it, so no neighbourhood is searched and
-no stored state is updated; the sums run over all rows, so none is added to them; and torch computes, not numpy or ONNX.
-The formula of the last step is shared with the path that serves. The tests compare it with the paper's N x N form.
+The answers for new nodes are independent of the snapshot that they check. A second pass over all rows computes the input
+states and the attention sums again. The GCN then starts from these input states, on the graph with the new nodes added, and
+computes the rows that the answer depends on, never from a stored layer or aggregate. So all questions together cost one
+pass over the rows instead of a full forward each. The last step runs on torch in float64; its formula is shared with the
+path that serves, and the tests compare it with the paper's N x N form.
+Arrays as large as the graph are scratch files; memory holds one copy of the edges and one block of rows.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from model_store.format import npy
 from model_store.format.layout import ArraySpec
 from model_store.format.probes import KNOWN, Probe, Probes
-from sgformer import Answers, Graph, ModelConfig, NewNodes, SparseRows, Summary, summarize
-from sgformer.features import FeatureRows
+from sgformer import Adjacency, Answers, AttentionSums, Graph, InferenceModel, ModelConfig, NewNodes, NodeStates, Summary
+from sgformer.arrays.torch_operations import csr_tensor, placed_on, shared
+from sgformer.features import FeatureRows, SparseRows
 from sgformer.full_graph.forward import answers_of
+from sgformer.full_graph.passes import Passes
 
 KNOWN_NODES = 16
 NEIGHBORS = 3
-COPY_ROWS = 65_536
+MAX_NEW_NODES = 2  # in one question
+BLOCK_ROWS = 65_536
+Weights = Mapping[str, NDArray[Any]]
 
 
-def full_forward_probes(
-    config: ModelConfig, weights: Mapping[str, NDArray[Any]], graph: Graph, summary: Summary, scratch: Path
-) -> Probes:
-    """`summary` is the full-graph forward without new nodes, in float32. Scratch files come and go below `scratch`."""
+def full_forward_probes(config: ModelConfig, weights: Weights, graph: Graph, summary: Summary, scratch: Path) -> Probes:
+    """`summary` is the full-graph forward in float32; it answers for known nodes only. `scratch` is an empty folder."""
     nodes = _known_nodes(graph)
-    probes = [Probe(KNOWN, nodes, answers_of(config, weights, summary, nodes))]
-    for name, new in _questions(graph).items():
-        with tempfile.TemporaryDirectory(dir=scratch) as folder:
-            answers = _new_answers(config, weights, graph, new, Path(folder))
-        probes.append(Probe(name, new, answers))
-    return Probes(tuple(probes))
+    reference = _Reference(config, weights, graph, scratch)
+    new = [Probe(name, question, reference.answers(question)) for name, question in _questions(graph).items()]
+    return Probes((Probe(KNOWN, nodes, answers_of(config, weights, summary, nodes)), *new))
+
+
+class _Reference:
+    """Answers questions about new nodes. The scratch arrays have a row per known node, then rows for the new nodes."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, graph: Graph, scratch: Path) -> None:
+        self._config, self._weights, self._graph = config, weights, graph
+        self._model = InferenceModel(config, weights, np.float32, placed_on("cpu"))
+        spec = ArraySpec((graph.num_nodes + MAX_NEW_NODES, config.hidden), "<f4")
+        self._inputs = npy.create(scratch / "probe_inputs.npy", spec)
+        self._initial = self._inputs if config.gnn_input == "shared" else npy.create(scratch / "probe_initial.npy", spec)
+        self._layers = [npy.create(scratch / f"probe_layer_{number}.npy", spec) for number in (1, 2)]
+        self._known_sums = self._fill_inputs(graph, 0)
+
+    def answers(self, new: NewNodes) -> Answers:
+        known, count = self._graph.num_nodes, len(new)
+        owners = known + np.repeat(np.arange(count), new.counts)
+        edges = np.concatenate([np.stack([owners, new.neighbors]), new.edges + known], axis=1)
+        new_rows = Graph(np.asarray(new.features), Adjacency(np.zeros(count + 1, dtype=np.int64), edges[0][:0]))
+        sums = self._known_sums + self._fill_inputs(new_rows, known)
+        rows = np.arange(known, known + count)
+        layers = self._graph_states(self._graph.adjacency.with_nodes(count, edges), rows)
+        summary = Summary(NodeStates(self._inputs, (self._initial, layers), ()), sums)
+        return answers_of(self._config, self._weights, summary, rows)
+
+    def _fill_inputs(self, graph: Graph, start: int) -> AttentionSums:
+        """Fills in the input states of the graph's nodes from row `start` on, and returns their attention sums."""
+        rows = slice(start, start + graph.num_nodes)
+        inputs = self._inputs[rows]
+        initial = inputs if self._initial is self._inputs else self._initial[rows]
+        with torch.inference_mode():
+            return Passes(self._config, graph).inputs(self._model, inputs, initial)
+
+    def _graph_states(self, adjacency: Adjacency, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """The GCN's output, valid in these rows. Layer l is computed for the rows within L - l edges of them."""
+        needed = [rows]
+        for _ in range(1, self._config.layers):
+            needed.append(_with_neighbors(adjacency, needed[-1]))
+        root = (adjacency.all_degrees() + 1.0) ** -0.5
+        states = self._initial
+        for number, computed in enumerate(reversed(needed[: self._config.layers])):
+            previous, states = states, self._layers[number % 2]
+            for start in range(0, len(computed), BLOCK_ROWS):
+                block = computed[start : start + BLOCK_ROWS]
+                with torch.inference_mode():
+                    product = _propagated(adjacency, root, block, previous)
+                    initial = torch.from_numpy(self._initial[block])
+                    states[block] = self._model.graph_layers[number](product, initial).numpy()
+        return states
+
+
+def _with_neighbors(adjacency: Adjacency, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    members = np.zeros(adjacency.num_nodes, dtype=bool)
+    members[rows] = True
+    for start in range(0, len(rows), BLOCK_ROWS):
+        members[adjacency.neighbors(rows[start : start + BLOCK_ROWS])] = True
+    return np.flatnonzero(members)
+
+
+def _propagated(adjacency: Adjacency, root: NDArray[Any], rows: NDArray[np.int64], states: NDArray[Any]) -> torch.Tensor:
+    """These rows of P = D^-1/2 (A + I) D^-1/2 times the states; `root` is the diagonal of D^-1/2."""
+    degrees, neighbors = adjacency.degrees(rows), adjacency.neighbors(rows)
+    weights = (np.repeat(root[rows], degrees) * root[neighbors]).astype(np.float32)
+    matrix = csr_tensor(np.append(0, np.cumsum(degrees)), neighbors, torch.from_numpy(weights), len(states))
+    own = torch.from_numpy(states[rows] * (root[rows] ** 2).astype(np.float32)[:, None])
+    return own + matrix @ shared(states)
 
 
 def _known_nodes(graph: Graph) -> NDArray[np.int64]:
-    """The largest hub, the loneliest node, the first, the last, and some between."""
+    """The nodes with the most and the fewest neighbours, the first, the last, and some at random."""
     degrees, count = graph.adjacency.all_degrees(), graph.num_nodes
-    between = np.random.default_rng(0).integers(0, count, KNOWN_NODES)
-    return np.unique(np.append(between, [degrees.argmax(), degrees.argmin(), 0, count - 1])).astype(np.int64)
+    random = np.random.default_rng(0).integers(0, count, KNOWN_NODES)
+    return np.unique(np.append(random, [degrees.argmax(), degrees.argmin(), 0, count - 1])).astype(np.int64)
 
 
 def _questions(graph: Graph) -> dict[str, NewNodes]:
-    """New nodes that look like nodes of the graph, in the four situations that take different paths."""
+    """New nodes with features of known nodes, in the four situations that take different code paths."""
     rng, degrees = np.random.default_rng(1), graph.adjacency.all_degrees()
     hub = int(degrees.argmax())
     ordinary = np.flatnonzero(degrees <= np.median(degrees))
@@ -62,14 +127,9 @@ def _questions(graph: Graph) -> dict[str, NewNodes]:
     def new(*neighbors: list[int], joint: bool = False) -> NewNodes:
         sources = rng.integers(0, graph.num_nodes, len(neighbors))
         features = np.concatenate([dense(graph.features[node : node + 1]) for node in sources.tolist()])
-        return NewNodes.build(
-            features,
-            neighbors,
-            num_nodes=graph.num_nodes,
-            num_features=graph.num_features,
-            joint=joint,
-            edges=[(0, 1)] if joint else [],
-        )
+        edges = [(0, 1)] if joint else []
+        sizes = {"num_nodes": graph.num_nodes, "num_features": graph.num_features}
+        return NewNodes.build(features, neighbors, joint=joint, edges=edges, **sizes)
 
     return {
         "ordinary": new(some()),
@@ -77,44 +137,6 @@ def _questions(graph: Graph) -> dict[str, NewNodes]:
         "hub": new([hub, *some()]),
         "joint": new(some(), [hub], joint=True),
     }
-
-
-def _new_answers(
-    config: ModelConfig, weights: Mapping[str, NDArray[Any]], graph: Graph, new: NewNodes, folder: Path
-) -> Answers:
-    def allocate(name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
-        return npy.create(folder / f"{name}.npy", ArraySpec(shape, dtype.str))
-
-    augmented = _augmented(graph, new, folder)
-    summary = summarize(config, weights, augmented, allocate=allocate)
-    rows = np.arange(graph.num_nodes, augmented.num_nodes)
-    return answers_of(config, weights, summary, rows)
-
-
-def _augmented(graph: Graph, new: NewNodes, folder: Path) -> Graph:
-    owners = graph.num_nodes + np.repeat(np.arange(len(new)), new.counts)
-    edges = np.concatenate([np.stack([owners, new.neighbors]), new.edges + graph.num_nodes], axis=1)
-    adjacency = graph.adjacency.with_nodes(len(new), edges)
-    return Graph(_stacked_features(graph.features, np.asarray(new.features), folder), adjacency)
-
-
-def _stacked_features(known: FeatureRows, added: NDArray[Any], folder: Path) -> FeatureRows:
-    if not isinstance(known, SparseRows):
-        return _stacked(folder / "features.npy", known, added)
-    places = np.nonzero(added)
-    indptr = np.append(known.indptr, known.indptr[-1] + np.cumsum((added != 0).sum(axis=1)))
-    indices = _stacked(folder / "indices.npy", known.indices, places[1])
-    return SparseRows(indptr, indices, _stacked(folder / "values.npy", known.values, added[places]), known.width)
-
-
-def _stacked(path: Path, first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
-    """Two arrays, one below the other, as a mapped file."""
-    length = len(first) + len(second)
-    both = npy.create(path, ArraySpec((length, *first.shape[1:]), first.dtype.str))
-    for start in range(0, len(first), COPY_ROWS):
-        both[start : start + COPY_ROWS][: len(first) - start] = first[start : start + COPY_ROWS]
-    both[len(first) :] = second
-    return both
 
 
 def dense(rows: FeatureRows) -> NDArray[Any]:

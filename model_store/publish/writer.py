@@ -1,11 +1,12 @@
-"""Writes a snapshot into an empty folder: from weights and a graph, by one streamed full-graph forward into its files."""
+"""Writes a snapshot into an empty folder. One streamed full-graph forward writes the states straight into its files."""
 
 from __future__ import annotations
 
 import json
 import platform
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -16,46 +17,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_store.errors import ProbeError, StoreError
-from model_store.format import npy
+from model_store.format import layout, npy
 from model_store.format.files import sha256_of_all
-from model_store.format.layout import (
-    DEGREES,
-    INDICES,
-    INDPTR,
-    LOGITS,
-    MANIFEST,
-    NODE_IDS,
-    NODE_ORDER,
-    ONNX,
-    PROBES,
-    REPORT,
-    WEIGHTS,
-    ArraySpec,
-    Sizes,
-    array_specs,
-    required_files,
-    state_file,
-)
+from model_store.format.layout import ArraySpec, Sizes
 from model_store.format.manifest import FileEntry, Manifest
 from model_store.format.node_ids import NodeIds
-from model_store.format.probes import Probes
 from model_store.format.sums_and_logits import write_logits, write_sums
 from model_store.format.tensors import write_tensors
-from model_store.publish import onnx_head as request_head
+from model_store.publish import onnx_head
 from model_store.publish.probe_writer import full_forward_probes
-from model_store.publish.rounding import check_finite, rounded_states, rounding_error
+from model_store.publish.rounding import check_finite, rounding_error, write_rounded_states
 from model_store.snapshot import Snapshot
 from sgformer import Graph, ModelConfig, Summary, summarize
 
 StatesType = Literal["float32", "float16"]
 PROBE_TOLERANCE = {"float32": 1e-4, "float16": 1e-2}
-"""float32 forwards of one model in two orders differ by some 1e-5; half precision keeps three digits."""
+"""Two float32 forwards that sum in different orders differ by about 1e-5; half precision keeps three digits."""
+METADATA = ("classes", "dataset", "training", "scores")
 LIBRARIES = ("sgformer-serving", "torch", "numpy", "safetensors", "onnx")
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a snapshot is made of. Everything after `graph` is for people and programs that read the manifest."""
+    """What a snapshot is made of. Everything after `graph` describes it to readers of the manifest."""
 
     config: ModelConfig
     weights: Mapping[str, NDArray[Any]]
@@ -66,8 +50,8 @@ class Contents:
     dataset: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
     scores: Mapping[str, Any] = field(default_factory=dict)
-    report: str | None = None
-    """A self-contained page, kept as `report.html`."""
+    report: str | Callable[[Summary], str] | None = None
+    """The page `report.html`, or a function that makes it from the result of the full-graph forward."""
 
 
 def write_snapshot(
@@ -79,58 +63,58 @@ def write_snapshot(
     onnx: bool = True,
     device: str = "cpu",
 ) -> Manifest:
-    """Writes every file, the manifest last, and asks the result its own probes.
+    """Writes every file, the manifest last, and replays the probes on the result.
 
-    Memory stays bounded: all that is as large as the graph goes through memory-mapped files in `folder`.
+    Arrays as large as the graph are memory-mapped files in `folder`, so memory stays bounded.
 
     Raises:
         ProbeError: the written snapshot does not answer as the full-graph forward does.
-        OSError: e.g. the disk is full; space is claimed before it is written to.
+        OSError: e.g. the disk is full; space is allocated before it is written to.
     """
     if states not in PROBE_TOLERANCE:
         raise StoreError(f"states are {states!r}, expected one of {', '.join(PROBE_TOLERANCE)}")
-    contents = _checked(contents)
-    sizes = _sizes(contents, states)
-    specs = array_specs(contents.config, sizes)
+    contents = _as_json_returns_it(contents)
+    config, sizes = contents.config, _checked_sizes(contents, states)
+    specs = layout.array_specs(config, sizes)
+    weights = {name: _as_float(array) for name, array in contents.weights.items()}
     scratch = folder / "scratch"
     scratch.mkdir()
-    summary = _summarized(folder if states == "float32" else scratch, contents, device)
-    check_finite(contents.config, summary.states)
-    stored = summary.states if states == "float32" else rounded_states(folder, contents.config, summary.states, specs)
+    summary = _summarize_into(folder if states == "float32" else scratch, contents, device)
+    check_finite(config, summary.states)
+    stored = summary.states if states == "float32" else write_rounded_states(folder, config, summary.states, specs)
     _write_graph(folder, contents, specs)
-    weights = {name: _as_float(array) for name, array in contents.weights.items()}
-    write_tensors(folder / WEIGHTS, weights)
-    write_sums(folder, contents.config, sizes, weights, summary.sums)
-    write_logits(folder / LOGITS, specs[LOGITS], contents.config, weights, summary)
-    probes = full_forward_probes(contents.config, weights, contents.graph, summary, scratch)
-    write_tensors(folder / PROBES, probes.to_tensors())
+    write_tensors(folder / layout.WEIGHTS, weights)
+    write_sums(folder, config, sizes, weights, summary.sums)
+    write_logits(folder / layout.LOGITS, specs[layout.LOGITS], config, weights, summary)
+    probes = full_forward_probes(config, weights, contents.graph, summary, scratch)
+    write_tensors(folder / layout.PROBES, probes.to_tensors())
     if contents.report is not None:
-        (folder / REPORT).write_text(contents.report, encoding="utf-8")
-    about_onnx = _exported(folder, contents.config, weights, summary, probes) if onnx else None
-    error = rounding_error(contents.config, weights, contents.graph, summary, stored)
-    del summary, stored
-    shutil.rmtree(scratch)
+        page = contents.report(summary) if callable(contents.report) else contents.report
+        (folder / layout.REPORT).write_text(page, encoding="utf-8")
+    about_onnx = None
+    if onnx:
+        onnx_head.export_request_head(config, weights, folder / layout.ONNX)
+        about_onnx = onnx_head.describe(folder / layout.ONNX, config, weights, summary, probes)
     manifest = Manifest(
         model=model,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        config=contents.config,
+        config=config,
         sizes=sizes,
-        classes=contents.classes,
-        dataset=contents.dataset,
-        training=contents.training,
-        scores=contents.scores,
-        states_error=error,
+        **{name: getattr(contents, name) for name in METADATA},
+        states_error=rounding_error(config, weights, contents.graph, summary, stored),
         probe_tolerance=PROBE_TOLERANCE[states],
         onnx=about_onnx,
-        libraries=_libraries(),
-        files=_entries(folder, contents, sizes, onnx),
+        libraries=_library_versions(),
+        files=_file_entries(folder, contents, sizes, onnx),
     )
-    (folder / MANIFEST).write_bytes(manifest.to_json())
-    _check(folder, manifest)
+    del summary, stored
+    shutil.rmtree(scratch)
+    (folder / layout.MANIFEST).write_bytes(manifest.to_json())
+    _replay_probes(folder, manifest)
     return manifest
 
 
-def _sizes(contents: Contents, states: str) -> Sizes:
+def _checked_sizes(contents: Contents, states: str) -> Sizes:
     graph, ids = contents.graph, contents.node_ids
     if ids is not None and len(ids.arrays[0]) != graph.num_nodes:
         raise StoreError(f"{len(ids.arrays[0])} node ids for {graph.num_nodes} nodes")
@@ -139,19 +123,19 @@ def _sizes(contents: Contents, states: str) -> Sizes:
     return Sizes(graph.num_nodes, len(graph.adjacency.indices), states, None if ids is None else ids.dtype)
 
 
-def _summarized(folder: Path, contents: Contents, device: str) -> Summary:
+def _summarize_into(folder: Path, contents: Contents, device: str) -> Summary:
     def allocate(name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
-        return npy.create(folder / state_file(name), ArraySpec(shape, dtype.str))
+        return npy.create(folder / layout.state_file(name), ArraySpec(shape, dtype.str))
 
-    with np.errstate(all="ignore"):  # what overflows is named by `check_finite`, with the node
+    with np.errstate(all="ignore"):  # `check_finite` reports an overflow, with the node
         return summarize(contents.config, contents.weights, contents.graph, device=device, allocate=allocate)
 
 
 def _write_graph(folder: Path, contents: Contents, specs: Mapping[str, ArraySpec]) -> None:
     adjacency = contents.graph.adjacency
-    arrays = {INDPTR: adjacency.indptr, INDICES: adjacency.indices, DEGREES: adjacency.all_degrees()}
+    arrays = {layout.INDPTR: adjacency.indptr, layout.INDICES: adjacency.indices, layout.DEGREES: adjacency.all_degrees()}
     if contents.node_ids is not None:
-        arrays[NODE_IDS], arrays[NODE_ORDER] = contents.node_ids.arrays
+        arrays[layout.NODE_IDS], arrays[layout.NODE_ORDER] = contents.node_ids.arrays
     for name, array in arrays.items():
         npy.write(folder / name, array, specs[name])
 
@@ -161,17 +145,10 @@ def _as_float(array: NDArray[Any]) -> NDArray[Any]:
     return array if array.dtype == np.float64 else array.astype(np.float32, copy=False)
 
 
-def _exported(
-    folder: Path, config: ModelConfig, weights: Mapping[str, NDArray[Any]], summary: Summary, probes: Probes
-) -> dict[str, Any]:
-    request_head.export_request_head(config, weights, folder / ONNX)
-    return request_head.describe(folder / ONNX, config, weights, summary, probes)
-
-
-def _checked(contents: Contents) -> Contents:
-    """The same, with everything that goes into the manifest as JSON would give it back; what cannot go is refused now."""
+def _as_json_returns_it(contents: Contents) -> Contents:
+    """The contents with all metadata as JSON returns it. Raises StoreError for metadata that is not JSON."""
     plain: dict[str, Any] = {}
-    for name in ("classes", "dataset", "training", "scores"):
+    for name in METADATA:
         try:
             text = json.dumps(getattr(contents, name), allow_nan=False, ensure_ascii=False)
             plain[name] = json.loads(text.encode())
@@ -181,23 +158,21 @@ def _checked(contents: Contents) -> Contents:
     return replace(contents, **plain)
 
 
-def _entries(folder: Path, contents: Contents, sizes: Sizes, onnx: bool) -> dict[str, FileEntry]:
-    names = required_files(contents.config, sizes)
-    names |= ({ONNX} if onnx else set()) | ({REPORT} if contents.report is not None else set())
+def _file_entries(folder: Path, contents: Contents, sizes: Sizes, onnx: bool) -> dict[str, FileEntry]:
+    names = layout.required_files(contents.config, sizes)
+    names |= ({layout.ONNX} if onnx else set()) | ({layout.REPORT} if contents.report is not None else set())
     return {name: FileEntry((folder / name).stat().st_size, digest) for name, digest in sha256_of_all(folder, names).items()}
 
 
-def _libraries() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+def _library_versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
     for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
-def _check(folder: Path, manifest: Manifest) -> None:
+def _replay_probes(folder: Path, manifest: Manifest) -> None:
     with Snapshot.open(folder, verify="sizes") as snapshot:
         try:
             snapshot.replay()

@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -177,10 +177,11 @@ class ModelVersions:
         reason = "; ".join(skipped) or "no other version was live before"
         raise NothingToRollBackTo(f"{self.name} stays at version {live}: {reason}")
 
-    def prune(self, keep: int) -> Pruned:
+    def prune(self, keep: int, only: Collection[int] | None = None) -> Pruned:
         """Removes old versions, and what killed processes left.
 
         Keeps the newest `keep` versions, the live version, the version that a roll-back would reach, and open versions.
+        If `only` is given, no other versions are removed.
         """
         if keep < 1:
             raise ValueError(f"keep is {keep}, expected at least 1: the number of the newest version must not be reused")
@@ -189,7 +190,7 @@ class ModelVersions:
             versions, live = self.versions(), self.live()
             rollback_targets = [version for version in self.history().earlier(live) if version in versions]
             kept = {*versions[-keep:], live, *rollback_targets[:1]}
-            old = [version for version in versions if version not in kept]
+            old = [version for version in versions if version not in kept and (only is None or version in only)]
             removed = [version for version in old if self._remove_unless_open(version)]
         return Pruned(removed, leftovers, [version for version in old if version not in removed])
 

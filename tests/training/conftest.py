@@ -1,4 +1,4 @@
-"""Published data sets in small: files in the layouts of the real ones."""
+"""Small files in the layouts of the published data sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Small files in the layouts of the published ones, in a folder that cannot be written to."""
+    """A data root with small files in the published layouts, not writable."""
     root = tmp_path_factory.mktemp("data")
     (root / "heterophilous" / "minesweeper" / "raw").mkdir(parents=True)
     masks = np.zeros((10, 30), dtype=bool)
@@ -57,7 +57,7 @@ def _write_deezer(folder: Path) -> None:
 
 
 def _write_ogb(folder: Path) -> None:
-    """As OGB unpacks them: csv.gz for arxiv and products, edge features only for proteins, npz for papers100M."""
+    """The layout of OGB: csv.gz for arxiv and products, edge features only for proteins, npz for papers100M."""
     edges = RNG.integers(0, 30, (60, 2))
     for name, split in (("arxiv", "time"), ("proteins", "species"), ("products", "sales_ranking"), ("papers100M", "time")):
         raw, parts = folder / f"ogbn_{name}" / "raw", folder / f"ogbn_{name}" / "split" / split
@@ -103,7 +103,7 @@ def _write_debian(folder: Path) -> None:
 
 
 def _write_planetoid(folder: Path) -> None:
-    """20 training nodes, 600 nodes in all: the layout of the original pickles."""
+    """The layout of the original pickles: 600 nodes, 20 of them for training."""
     folder.mkdir(parents=True)
     features = scipy.sparse.random(600, 50, 0.05, "csr", random_state=0)
     onehot = np.eye(3, dtype=np.int32)[np.arange(600) % 3]

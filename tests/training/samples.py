@@ -1,4 +1,4 @@
-"""Small labelled graphs of every task, and the files in which users bring theirs."""
+"""Small labelled graphs of every task, and users' files."""
 
 from __future__ import annotations
 

@@ -1,53 +1,53 @@
-"""`sgf-train refresh`: the same weights over new data, which needs no labels."""
+"""`sgf-train refresh`: publish the weights of a version over new data, which needs no labels."""
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
-from model_store import NodeIds, Store
+from model_store import NodeIds, Snapshot, Store
 from model_store.cli.terminal import describe_publication
 from sgformer import Graph
-from training.cli.commands import print_result
+from training.cli.events import Events
+from training.cli.options import RefreshOptions
+from training.cli.terminal import print_result
 from training.data import datasets
-from training.data.labelled import sha256_of
+from training.data.labelled import describe_data, sha256_of
 from training.data.user_data import read_user_graph
 from training.release.delivery import deliver
-from training.release.gate import Champion, Verdict
+from training.release.gate import Verdict
 from training.release.publishing import refresh
 
 
-def refresh_model(options: argparse.Namespace) -> int:
+def refresh_model(options: RefreshOptions, events: Events) -> int:
     store = Store(options.store)
     name = options.model or store.only_model()
-    graph, ids, dataset = _read(options)
+    graph, ids, features, data_name = _read_graph(options)
+    dataset = describe_data(data_name, sha256_of(graph), features)
     versions = store.model(name)
     source = versions.live() if options.source is None else options.source
-    options.events.tell("data", **dataset, settings={}, parent=source, warm_start=None)
-    version = refresh(store, name, graph, version=source, node_ids=ids, dataset=dataset, job=options.job)
+    events.tell("data", **dataset, settings={}, parent=source, warm_start=None)
+    details: dict[str, Any] = {"node_ids": ids, "dataset": dataset, "job": options.job, "mode": options.activate}
+    version = refresh(store, name, graph, version=source, **details)
 
-    def judged(champion: Champion | None) -> Verdict:
-        if champion is None or champion.version == source:
+    def judge(live: Snapshot | None) -> Verdict:
+        live_version = None if live is None else int(live.folder.name)
+        if live_version in (None, source):
             return Verdict(True, "the weights are those of the live version", source)
-        told = f"the weights are those of version {source}, version {champion.version} is live: nothing to compare them by"
-        return Verdict(False, told, champion.version)
+        reason = f"the weights are those of version {source}, version {live_version} is live: they cannot be compared"
+        return Verdict(False, reason, live_version)
 
-    outcome = deliver(versions, version, options.activate, judged, options.events, options.keep)
+    delivered = deliver(versions, version, options.activate, judge, events, options.keep)
     sizes = {"nodes": graph.num_nodes, "edges": graph.num_edges}
-    result: dict[str, Any] = {"model": name, "version": version} | sizes | outcome
-    text = (
-        f"{describe_publication(name, version, graph.num_nodes, outcome['live'])}; the weights are those of version {source}"
-    )
-    options.events.tell("finished", result=result)
+    result = {"model": name, "version": version} | sizes | delivered
+    publication = describe_publication(name, version, graph.num_nodes, delivered["live"])
+    text = f"{publication}; the weights are those of version {source}"
+    events.tell("finished", result=result)
     print_result(options, result, text)
     return 0
 
 
-def _read(options: argparse.Namespace) -> tuple[Graph, NodeIds | None, dict[str, Any]]:
-    if options.dataset:
-        data = datasets.load(options.dataset)
-        graph, ids, features, name = data.graph, data.node_ids, data.feature_names, data.name
-    else:
-        graph, ids, features = read_user_graph(options.data)
-        name = options.data.name
-    return graph, ids, {"name": name, "sha256": sha256_of(graph)} | ({"features": list(features)} if features else {})
+def _read_graph(options: RefreshOptions) -> tuple[Graph, NodeIds | None, tuple[str, ...] | None, str]:
+    if options.data is not None:
+        return *read_user_graph(options.data), options.data.name
+    data = datasets.load(str(options.dataset))
+    return data.graph, data.node_ids, data.feature_names, data.name

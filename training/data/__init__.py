@@ -1,4 +1,4 @@
-"""From files or names to a labelled graph with a split: data sets, users' files, checks.
+"""Reads data sets by name, and users' files, as a labelled graph with a split.
 
 Does not belong here: models and optimisation (`fit`).
 """

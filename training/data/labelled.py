@@ -1,9 +1,10 @@
-"""A graph with labels and a split: what training needs of a data set."""
+"""A graph with labels and a split: the input of training."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,20 +25,19 @@ class LabelledGraph:
     labels: NDArray[Any]
     """Multi-class: (N,) classes, -1 unlabelled. Multi-label: (N, T) 0/1, NaN unlabelled. Regression: (N,) or (N, T), NaN."""
     split: NDArray[np.int8]
-    """TRAIN, VALIDATION, TEST or UNUSED per node. Unlabelled nodes are UNUSED: they take part, and are never scored."""
+    """TRAIN, VALIDATION, TEST or UNUSED per node. Unlabelled nodes are UNUSED: part of the graph, but never scored."""
     task: Task = "multiclass"
     metric: str = "accuracy"
-    """By which the best epoch is chosen: one of `tasks.METRICS`."""
+    """Chooses the best epoch: one of `tasks.METRICS`."""
     class_names: tuple[str, ...] | None = None
     node_ids: NodeIds | None = None
     feature_names: tuple[str, ...] | None = None
     drawn: str | None = None
-    """The rule by which each node drew its own part of the split (`splits.steady_split`); None for any other split."""
+    """The rule of a split that depends on ids (`splits.steady_split`), as text; None for any other split."""
 
     def __post_init__(self) -> None:
-        labels = self.labels
-        unlabelled = labels < 0 if self.task == "multiclass" else np.isnan(labels.reshape(len(labels), -1)).all(axis=1)
-        object.__setattr__(self, "split", np.where(unlabelled, UNUSED, self.split).astype(np.int8))
+        split = np.where(is_labelled(self.labels, self.task), self.split, UNUSED).astype(np.int8)
+        object.__setattr__(self, "split", split)
 
     def nodes(self, part: int) -> NDArray[np.int64]:
         return np.flatnonzero(self.split == part)
@@ -49,8 +49,25 @@ class LabelledGraph:
         return 1 if self.labels.ndim == 1 else int(self.labels.shape[1])
 
     def sha256(self) -> str:
-        """Of everything that training reads: the same data, however it was stored, has the same hash."""
+        """The hash of graph, labels and split, whatever file they came from."""
+        return self._sha256
+
+    @cached_property
+    def _sha256(self) -> str:
         return sha256_of(self.graph, self.labels, self.split)
+
+    def description(self) -> dict[str, Any]:
+        return describe_data(self.name, self.sha256(), self.feature_names)
+
+
+def is_labelled(labels: NDArray[Any], task: Task) -> NDArray[np.bool_]:
+    """True for every node with at least one label."""
+    return labels >= 0 if task == "multiclass" else ~np.isnan(labels.reshape(len(labels), -1)).all(axis=1)
+
+
+def describe_data(name: str, sha256: str, feature_names: tuple[str, ...] | None) -> dict[str, Any]:
+    """What the manifest and the `data` event say about the data."""
+    return {"name": name, "sha256": sha256} | ({"features": list(feature_names)} if feature_names else {})
 
 
 def sha256_of(graph: Graph, *arrays: NDArray[Any]) -> str:

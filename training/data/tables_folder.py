@@ -1,4 +1,4 @@
-"""A user's graph as a folder of two tables, CSV or parquet, checked cell by cell.
+"""Reads a user's graph from a folder of two tables, CSV or parquet, and checks every cell.
 
 nodes.csv or .parquet has the columns id, label (text or number, empty where unknown), optionally split (train, val, test),
 and every other column is a feature; edges.csv or .parquet has the columns source and target.
@@ -20,8 +20,8 @@ from training.data.labelled import TEST, TRAIN, UNUSED, VALIDATION
 SPLIT_NAMES = {"train": TRAIN, "val": VALIDATION, "validation": VALIDATION, "test": TEST, "": UNUSED, None: UNUSED}
 
 
-class Folder:
-    """The two tables of a folder. Ids and labels are read as texts, so that 001 stays 001 and no column is guessed at."""
+class TablesFolder:
+    """The two tables of a folder. Ids and labels are read as text, so that 001 stays 001."""
 
     def __init__(self, path: Path) -> None:
         self._nodes, self._edges = _table(path, "nodes"), _table(path, "edges")
@@ -30,7 +30,7 @@ class Folder:
                 raise DataError(f"{name}: no column {', '.join(missing)}; it has {', '.join(list(table)[:12])}")
         if not self._nodes["id"]:
             raise DataError("nodes: the table has no rows")
-        self._features = {name: one for name, one in self._nodes.items() if name not in ("id", "label", "split")}
+        self._features = {name: column for name, column in self._nodes.items() if name not in ("id", "label", "split")}
         self.feature_names = tuple(self._features)
         texts = _id_texts("nodes", "id", self._nodes["id"])
         self.ids = NodeIds.build([int(text) for text in texts] if all(_is_whole(text) for text in texts) else texts)
@@ -45,23 +45,29 @@ class Folder:
             raise DataError(f"nodes: {error}") from error
 
     def labels(self, task: Task | None) -> tuple[NDArray[Any], tuple[str, ...] | None]:
-        """Classes in rising order, whole numbers by value; or numbers to predict."""
+        """Class numbers with the names of the classes in ascending order, or for regression the values to predict."""
         if "label" not in self._nodes:
             raise DataError(f"nodes: no column label; it has {', '.join(list(self._nodes)[:12])}")
         texts = [_label_text(row, value) for row, value in enumerate(self._nodes["label"])]
         numbers = [_number(text) for text in texts]
-        given = [number for text, number in zip(texts, numbers, strict=True) if text is not None]
-        fractions = bool(given) and all(n is not None for n in given) and any(n is not None and n % 1 for n in given)
-        if task == "regression" or (task is None and fractions):
+        labels = [number for text, number in zip(texts, numbers, strict=True) if text is not None]
+        has_fractions = None not in labels and any(number % 1 for number in labels if number is not None)
+        if task == "regression" or (task is None and has_fractions):
             return self._values(texts, numbers), None
         if task == "multilabel":
-            raise DataError("nodes: a folder has one label per node; bring multi-label data as graph.npz with a 2-D y")
+            raise DataError("nodes: a folder has one label per node; for multi-label data use graph.npz with a 2-D y")
         classes = sorted({text for text in texts if text is not None}, key=_class_order)
-        place = {text: number for number, text in enumerate(classes)}
-        return np.array([-1 if text is None else place[text] for text in texts], dtype=np.int64), tuple(classes)
+        class_numbers: dict[str | None, int] = {text: number for number, text in enumerate(classes)} | {None: -1}
+        return np.array([class_numbers[text] for text in texts], dtype=np.int64), tuple(classes)
 
     def split(self) -> NDArray[np.int8] | None:
-        return _named_split(self._nodes.get("split"))
+        values = self._nodes.get("split")
+        if values is None:
+            return None
+        for row, value in enumerate(values):
+            if not isinstance(value, str | None) or value not in SPLIT_NAMES:
+                raise DataError(f"nodes: row {row + 1}, column split: {value!r}, expected train, val, test or nothing")
+        return np.array([SPLIT_NAMES[value] for value in values], dtype=np.int8)
 
     def _values(self, texts: list[str | None], numbers: list[float | None]) -> NDArray[np.float32]:
         for row, (text, number) in enumerate(zip(texts, numbers, strict=True)):
@@ -78,25 +84,23 @@ class Folder:
 
 
 def _table(folder: Path, name: str) -> dict[str, list[Any]]:
-    """Columns by name, missing values as None. pyarrow reads both formats."""
+    """Reads a table as columns by name, with None for missing values."""
     import pyarrow
     from pyarrow import csv, parquet
 
-    found = [path for kind in ("parquet", "csv") if (path := folder / f"{name}.{kind}").exists()]
-    if not found:
+    path = next((path for kind in ("parquet", "csv") if (path := folder / f"{name}.{kind}").exists()), None)
+    if path is None:
         raise DataError(f"there is neither {name}.parquet nor {name}.csv in {folder.name}")
     texts = dict.fromkeys(("id", "label", "split", "source", "target"), pyarrow.string())
     options = csv.ConvertOptions(column_types=texts, strings_can_be_null=True, quoted_strings_can_be_null=True)
     try:
-        if found[0].suffix == ".parquet":
-            table = parquet.read_table(found[0])
-        else:
-            table = csv.read_csv(found[0], convert_options=options)
+        is_parquet = path.suffix == ".parquet"
+        table = parquet.read_table(path) if is_parquet else csv.read_csv(path, convert_options=options)
         if len(set(table.column_names)) != len(table.column_names):
-            raise DataError(f"{found[0].name} has two columns of one name")
+            raise DataError(f"{path.name} has two columns with the same name")
         return {column: table[column].to_pylist() for column in table.column_names}
     except (pyarrow.ArrowException, OSError, UnicodeError) as error:
-        raise DataError(f"{found[0].name} cannot be read: {error}") from error
+        raise DataError(f"{path.name} cannot be read: {error}") from error
 
 
 def _feature_matrix(columns: dict[str, list[Any]]) -> NDArray[np.float32]:
@@ -119,23 +123,22 @@ def _id_texts(table: str, column: str, values: list[Any]) -> list[str]:
 
 
 def _is_whole(text: str) -> bool:
-    """A whole number as one writes it: 7 and -7, but not 007 or +7."""
+    """True for a 64-bit integer in its usual form: 7 and -7, but not 007 or +7."""
     return text.removeprefix("-").isdecimal() and len(text) < 21 and str(int(text)) == text and -(2**63) <= int(text) < 2**63
 
 
 def _label_text(row: int, value: Any) -> str | None:
-    """A label as a text; None where it is missing. 1.0 is 1: tables with gaps hold whole numbers so."""
+    """A label as text; None if it is missing. 1.0 becomes 1, because a column with gaps holds whole numbers as floats."""
     if value is None or value == "" or value != value:
         return None
     if not isinstance(value, str | int | float):
         raise DataError(f"nodes: row {row + 1}, column label: {value!r} is not a text or a number")
     number = _number(str(value))
-    whole = number is not None and number % 1 == 0
-    return str(int(number)) if whole and number is not None else str(value)
+    return str(int(number)) if number is not None and number % 1 == 0 else str(value)
 
 
 def _class_order(text: str) -> tuple[bool, float, str]:
-    """Numbers by value, then texts."""
+    """A sort key: numbers by value, then text."""
     number = _number(text)
     return number is None, number or 0.0, text
 
@@ -146,12 +149,3 @@ def _number(text: str | None) -> float | None:
     except ValueError:
         return None
     return number if number is not None and abs(number) < 1e300 else None
-
-
-def _named_split(values: list[Any] | None) -> NDArray[np.int8] | None:
-    if values is None:
-        return None
-    for row, value in enumerate(values):
-        if not isinstance(value, str | None) or value not in SPLIT_NAMES:
-            raise DataError(f"nodes: row {row + 1}, column split: {value!r}, expected train, val, test or nothing")
-    return np.array([SPLIT_NAMES[value] for value in values], dtype=np.int8)

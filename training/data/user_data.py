@@ -1,8 +1,8 @@
-"""Data that users bring: `graph.npz`, or a folder of tables (`tables_folder`). Pickles are never loaded.
+"""Reads users' data: `graph.npz`, or a folder of tables (`tables_folder`). Never loads pickles.
 
 `graph.npz` holds a graph (see `model_store.publish.graph_file`) and y: (N,) whole numbers with -1 for unlabelled nodes,
 (N, T) of 0 and 1 with NaN (multi-label), or floats (regression). Its split is train_mask, val_mask and test_mask, or
-split (0/1/2), or none: then one is drawn.
+split (0/1/2); without either, a split is made.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from model_store import DataError, NodeIds
 from model_store.publish.graph_file import GraphFile, read_arrays, read_graph_file
 from sgformer import Graph
 from sgformer.config import Task
-from training.data.labelled import TRAIN, UNUSED, VALIDATION, LabelledGraph
+from training.data.labelled import TRAIN, VALIDATION, LabelledGraph, is_labelled
 from training.data.splits import HALF, Shares, from_nodes, steady_split
-from training.data.tables_folder import Folder
+from training.data.tables_folder import TablesFolder
 from training.fit import tasks
 
 
@@ -27,42 +27,40 @@ def read_user_data(path: Path, task: Task | None = None, shares: Shares = HALF, 
     """Reads a user's graph with its labels and split.
 
     Args:
-        task: told from the labels where None: 2-D is multi-label, fractions are regression, else multi-class.
-        shares: of the labelled nodes that train, validate and test, where the data has no split of its own.
+        task: None derives it from the labels: 2-D is multi-label, fractions are regression, else multi-class.
+        shares: of training, validation and test nodes, if the data has no split.
 
     Raises:
-        DataError: what is wrong, in which file, row and column.
+        DataError: names the problem, the file, the row and the column.
     """
     if path.is_dir():
-        tables = Folder(path)
+        tables = TablesFolder(path)
         labels, class_names = tables.labels(task)
         file, split = GraphFile(tables.graph(), tables.ids, class_names), tables.split()
         feature_names = tables.feature_names
     else:
         file, labels, split = _read_npz(path)
         feature_names = None
-    task = task or _told_task(labels)
+    task = task or _task_of(labels)
     labels = _checked_labels(labels, file, task)
-    labelled = labels >= 0 if task == "multiclass" else ~np.isnan(labels.reshape(len(labels), -1)).all(axis=1)
     drawn = None
     if split is None:
         keys = np.arange(len(labels)) if file.node_ids is None else file.node_ids.arrays[0]
-        split = steady_split(keys, labelled, seed, shares)
+        split = steady_split(keys, is_labelled(labels, task), seed, shares)
         drawn = f"{'/'.join(f'{share:g}' for share in shares)}, seed {seed}, by {'row' if file.node_ids is None else 'id'}"
-    split = np.where(labelled, split, UNUSED).astype(np.int8)
-    for part, number in (("training", TRAIN), ("validation", VALIDATION)):
-        if not (split == number).any():
-            raise DataError(f"{path.name}: the split has no labelled {part} nodes")
     names = file.class_names if task != "regression" else None
-    return LabelledGraph(
-        path.stem, file.graph, labels, split, task, tasks.OF_TASK[task][0], names, file.node_ids, feature_names, drawn
-    )
+    metric = tasks.TASK_METRICS[task][0]
+    data = LabelledGraph(path.stem, file.graph, labels, split, task, metric, names, file.node_ids, feature_names, drawn)
+    for part, number in (("training", TRAIN), ("validation", VALIDATION)):
+        if not len(data.nodes(number)):
+            raise DataError(f"{path.name}: the split has no labelled {part} nodes")
+    return data
 
 
 def read_user_graph(path: Path) -> tuple[Graph, NodeIds | None, tuple[str, ...] | None]:
-    """The graph alone, with its nodes' ids and its features' names where it has them: all that a refresh needs."""
+    """Reads the graph without labels: the graph, the ids of the nodes and the names of the features, if there are any."""
     if path.is_dir():
-        tables = Folder(path)
+        tables = TablesFolder(path)
         return tables.graph(), tables.ids, tables.feature_names
     file = read_graph_file(path)
     return file.graph, file.node_ids, None
@@ -72,7 +70,7 @@ def _read_npz(path: Path) -> tuple[GraphFile, NDArray[Any], NDArray[np.int8] | N
     file = read_graph_file(path)
     arrays = read_arrays(path, {"y", "split", "train_mask", "val_mask", "test_mask"})
     if "y" not in arrays:
-        raise DataError(f"{path.name} has no array y: labels are needed for training")
+        raise DataError(f"{path.name} has no array y: training needs labels")
     return file, arrays["y"], _npz_split(path.name, arrays, file.graph.num_nodes)
 
 
@@ -92,13 +90,13 @@ def _npz_split(name: str, arrays: dict[str, NDArray[Any]], count: int) -> NDArra
     for part in masks:
         if arrays[part].shape != (count,) or arrays[part].dtype != bool:
             raise DataError(f"{name}: {part} is {arrays[part].dtype} {arrays[part].shape}, expected bool ({count},)")
-    together = sum(arrays[part].astype(int) for part in masks)
-    if np.max(together) > 1:
-        raise DataError(f"{name}: node {int(np.argmax(together))} is in several of {', '.join(masks)}")
+    memberships = sum(arrays[part].astype(int) for part in masks)
+    if np.max(memberships) > 1:
+        raise DataError(f"{name}: node {int(np.argmax(memberships))} is in several of {', '.join(masks)}")
     return from_nodes(count, *(arrays[part] for part in masks))
 
 
-def _told_task(labels: NDArray[Any]) -> Task:
+def _task_of(labels: NDArray[Any]) -> Task:
     if labels.ndim == 2:
         return "multilabel"
     return "regression" if labels.dtype.kind == "f" else "multiclass"
@@ -128,15 +126,15 @@ def _checked_classes(labels: NDArray[Any], file: GraphFile) -> NDArray[np.int64]
     if file.class_names is not None and labels.max() >= len(file.class_names):
         raise DataError(f"y has class {labels.max()}, class_names has {len(file.class_names)} names")
     if len(np.unique(labels[labels >= 0])) == 1:
-        raise DataError("y has a single class: there is nothing to tell apart")
+        raise DataError("y has a single class, expected at least two")
     return labels.astype(np.int64)
 
 
 def _checked_zeros_and_ones(values: NDArray[np.float32], file: GraphFile) -> NDArray[np.float32]:
     if file.class_names is not None and len(file.class_names) != values.shape[1]:
         raise DataError(f"y has {values.shape[1]} columns, class_names has {len(file.class_names)} names")
-    good = np.isnan(values) | np.isin(values, (0, 1))
-    if not good.all():
-        row, column = np.argwhere(~good)[0]
+    valid = np.isnan(values) | np.isin(values, (0, 1))
+    if not valid.all():
+        row, column = np.argwhere(~valid)[0]
         raise DataError(f"y: row {row}, column {column} is {values[row, column]}, expected 0, 1 or NaN")
     return values

@@ -1,4 +1,4 @@
-"""Training a model on a labelled graph: settings, batches, losses, checkpoints, search.
+"""Trains a model on a labelled graph: settings, batches, losses, checkpoints, warm starts, search for settings.
 
-Does not belong here: what becomes of the result (`release`).
+Does not belong here: reading data (`data`), and publishing the result (`release`).
 """

@@ -1,4 +1,4 @@
-"""The paper's mini-batches for large graphs: nodes dealt at random, each batch with the edges among its own nodes."""
+"""The paper's mini-batches for large graphs: a random partition of the nodes, each part with the edges among its nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sgformer.features import FeatureRows
 
 
 def random_partition(count: int, batch_nodes: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-    """All nodes, each once, in batches of `batch_nodes` (the last may be smaller, but never a single node)."""
+    """Yields every node once, in batches of `batch_nodes`. The last batch may have fewer nodes, but at least two."""
     order = rng.permutation(count)
     bounds = list(range(0, count, batch_nodes))
     if count - bounds[-1] < 2 and len(bounds) > 1:
@@ -23,25 +23,25 @@ def random_partition(count: int, batch_nodes: int, rng: np.random.Generator) -> 
         yield np.sort(order[start:stop])
 
 
-def induced(graph: Graph, nodes: NDArray[np.int64]) -> Graph:
-    """The graph of these nodes (rising) and the edges among them; node i of it is nodes[i]."""
+def induced_subgraph(graph: Graph, nodes: NDArray[np.int64]) -> Graph:
+    """The graph of these nodes, which must be sorted, and the edges among them. Its node i is nodes[i]."""
     adjacency = graph.adjacency
-    place = np.full(graph.num_nodes, -1, dtype=np.int64)
-    place[nodes] = np.arange(len(nodes))
+    new_number = np.full(graph.num_nodes, -1, dtype=np.int64)
+    new_number[nodes] = np.arange(len(nodes))
     degrees = adjacency.degrees(nodes)
-    neighbors = place[adjacency.neighbors(nodes)]
+    neighbors = new_number[adjacency.neighbors(nodes)]
     inside = neighbors >= 0
     owners = np.repeat(np.arange(len(nodes)), degrees)[inside]
     indptr = np.zeros(len(nodes) + 1, dtype=np.int64)
     np.cumsum(np.bincount(owners, minlength=len(nodes)), out=indptr[1:])
     indices: Any = neighbors[inside].astype(adjacency.indices.dtype)
-    return Graph(_rows(graph.features, nodes), Adjacency(indptr, indices))
+    return Graph(_feature_rows(graph.features, nodes), Adjacency(indptr, indices))
 
 
-def _rows(features: FeatureRows, nodes: NDArray[np.int64]) -> FeatureRows:
+def _feature_rows(features: FeatureRows, nodes: NDArray[np.int64]) -> FeatureRows:
     if not isinstance(features, SparseRows):
         return features[nodes]
-    begins, lengths = features.indptr[nodes], np.diff(features.indptr)[nodes]
-    entries = expand_runs(begins, lengths)
+    lengths = np.diff(features.indptr)[nodes]
+    entries = expand_runs(features.indptr[nodes], lengths)
     indptr = np.append(run_starts(lengths), lengths.sum())
     return SparseRows(indptr, features.indices[entries], features.values[entries], features.width)

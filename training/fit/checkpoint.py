@@ -1,4 +1,4 @@
-"""A run that can go on after a kill: model, optimiser, random numbers and history in one file, replaced whole."""
+"""The state of a run in one file, replaced atomically: a killed run continues from it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from sgformer import SgformerError
 
 
 class CheckpointError(SgformerError):
-    """A checkpoint that cannot be read, or that belongs to another run."""
+    """The checkpoint cannot be read, or belongs to another run."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     tensors: dict[str, torch.Tensor]
+    """Of the model, the best epoch, the optimiser and the random number generator."""
     about: dict[str, Any]
     """JSON: the identity of the run and its history so far."""
 
@@ -31,7 +32,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, path: Path, identity: dict[str, Any]) -> Checkpoint:
-        """Raises CheckpointError where the file is of a run with other settings or other data."""
+        """Raises CheckpointError if the file is damaged, or belongs to a run with other settings or other data."""
         try:
             with safe_open(path, framework="pt") as file:
                 about = json.loads((file.metadata() or {})["about"])
@@ -39,5 +40,5 @@ class Checkpoint:
         except (SafetensorError, KeyError, ValueError, OSError) as error:
             raise CheckpointError(f"{path} is not a checkpoint: {error}") from error
         if different := sorted(name for name, value in identity.items() if about["identity"].get(name) != value):
-            raise CheckpointError(f"{path} is of a run with another {', '.join(different)}; start without --resume")
+            raise CheckpointError(f"{path} belongs to a run with another {', '.join(different)}; start without --resume")
         return cls(tensors, about)

@@ -1,4 +1,4 @@
-"""Training: full graph or random mini-batches, scored on the full graph; the best epoch by validation is the result."""
+"""The training loop: full graph or random mini-batches, scored on the full graph. The best epoch by validation wins."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sgformer import ConfigError, FullForward, Graph, ModelConfig, SGFormer, SgformerError
+from sgformer import ConfigError, FullForward, ModelConfig, SGFormer, SgformerError
 from sgformer.torch_model.model import GraphTensors
 from training.data.labelled import PARTS, TRAIN, VALIDATION, LabelledGraph
 from training.fit import tasks
-from training.fit.batches import induced, random_partition
+from training.fit.batches import induced_subgraph, random_partition
 from training.fit.checkpoint import Checkpoint
 from training.fit.warm_start import digest_of
 
 GRAPH_PARTS = ("graph_input", "graph_layers", "output")
-"""Parameters with the weight decay of the graph branch, as the authors group them; all others have the attention's."""
+"""Prefixes of the parameters with the weight decay of the graph branch, as in the authors' code."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class TrainingConfig:
     epochs: int = 200
     learning_rate: float = 0.01
     weight_decay: float = 5e-4
-    """Of the attention branch and the input layer."""
+    """For the attention branch and the input layer."""
     gnn_weight_decay: float = 5e-4
     batch_nodes: int | None = None
     """Nodes per mini-batch; None trains on the full graph."""
     patience: int | None = None
-    """Epochs without a better validation score after which training stops; None never stops early."""
+    """Training stops after this many epochs without a better validation score; None: it does not stop early."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -63,17 +63,17 @@ class TrainedModel:
     best: Epoch
     history: tuple[Epoch, ...]
     scores: dict[str, dict[str, float]]
-    """By part of the split, then by metric: of the best epoch, on the full graph."""
+    """Scores of the best epoch on the full graph, by part of the split, then by metric."""
     logits: NDArray[Any]
-    """Of every node, by the best epoch."""
+    """Of every node, with the weights of the best epoch."""
 
 
 class TrainingError(SgformerError):
-    """Training that cannot go on."""
+    """Training cannot continue."""
 
 
-class Stopped(Exception):  # noqa: N818  # not an error: somebody asked for it
-    """Training was asked to stop; the checkpoint, if there is one, holds everything so far."""
+class Stopped(Exception):  # noqa: N818  # not an error
+    """Training was stopped by request. The checkpoint, if there is one, holds its state."""
 
 
 def train(
@@ -88,13 +88,14 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     start: Mapping[str, NDArray[Any]] | None = None,
 ) -> TrainedModel:
-    """Trains a model. The same seed gives the same weights on one machine, also when it was killed and resumed.
+    """Trains a model. The same seed gives the same weights on one machine, also if the run is killed and resumed.
 
     Args:
-        checkpoint: where the run is kept every `checkpoint_seconds`, at its end, and when `stop` says so (then `Stopped` is
-            raised). Whoever has made use of the result may remove it.
-        resume: go on from `checkpoint` if it is there.
-        start: tensors to begin with (`warm_start.fitting`); the others are drawn.
+        checkpoint: file for the state of the run, written every `checkpoint_seconds`, at the end, and on `stop`. The caller
+            removes it.
+        resume: continue from `checkpoint` if it exists.
+        stop: checked after every epoch; if it returns True, `Stopped` is raised.
+        start: tensors to start with (`warm_start.Lineage`); the others start at random.
     """
     run = _Run(config, data, training, start or {})
     if resume and checkpoint is not None and checkpoint.exists():
@@ -104,11 +105,11 @@ def train(
     saved = time.monotonic()
     while not run.finished:
         on_epoch(run.epoch())
-        asked = stop()
-        if checkpoint is not None and (asked or time.monotonic() - saved >= checkpoint_seconds):
+        stopping = stop()
+        if checkpoint is not None and (stopping or time.monotonic() - saved >= checkpoint_seconds):
             run.checkpoint().write(checkpoint)
             saved = time.monotonic()
-        if asked:
+        if stopping:
             raise Stopped
     if checkpoint is not None:
         run.checkpoint().write(checkpoint)
@@ -130,7 +131,7 @@ class _Run:
         self._data, self._training = data, training
         self._optimizer = _optimizer(self.model, training)
         self._labels = torch.from_numpy(data.labels)
-        self._whole = self.model.prepare(data.graph) if training.batch_nodes is None else None
+        self._full_graph = self.model.prepare(data.graph) if training.batch_nodes is None else None
         self._best = Epoch(0, float("inf"), tasks.worst(data.metric))
         self._best_weights = self.model.weights()
 
@@ -146,7 +147,7 @@ class _Run:
         if not np.isfinite([epoch.loss, epoch.validation]).all():
             raise TrainingError(
                 f"epoch {epoch.number}: loss {epoch.loss}, validation {self._data.metric} {epoch.validation}; "
-                "training has come apart (a smaller learning rate?), or the validation nodes do not allow this score"
+                "training has diverged (a smaller learning rate?), or this score is not defined on the validation nodes"
             )
         self.history.append(epoch)
         if tasks.better(self._data.metric, epoch.validation, self._best.validation):
@@ -157,7 +158,7 @@ class _Run:
         data = self._data
         self.model.load_weights(self._best_weights)
         logits = self._logits()
-        names = dict.fromkeys((data.metric, *tasks.OF_TASK[data.task]))
+        names = dict.fromkeys((data.metric, *tasks.TASK_METRICS[data.task]))
         scores = {
             part: {name: tasks.score(name, logits[nodes], data.labels[nodes], data.task) for name in names}
             for part, number in PARTS.items()
@@ -171,7 +172,7 @@ class _Run:
         tensors |= {f"best.{name}": torch.from_numpy(array) for name, array in self._best_weights.items()}
         tensors |= {f"adam.{number}.{name}": tensor for number, parts in state.items() for name, tensor in parts.items()}
         tensors["random"] = torch.get_rng_state()
-        about = {"identity": self.identity, "history": [asdict(one) for one in self.history], "best": asdict(self._best)}
+        about = {"identity": self.identity, "history": [asdict(epoch) for epoch in self.history], "best": asdict(self._best)}
         return Checkpoint(tensors, about)
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -186,7 +187,7 @@ class _Run:
             number, _, field = name.partition(".")
             state.setdefault(int(number), {})[field] = tensor
         self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": state})
-        self.history = [Epoch(**one) for one in checkpoint.about["history"]]
+        self.history = [Epoch(**epoch) for epoch in checkpoint.about["history"]]
         self._best = Epoch(**checkpoint.about["best"])
         torch.set_rng_state(checkpoint.tensors["random"])
 
@@ -198,39 +199,39 @@ class _Run:
         return loss.item()
 
     def _batches(self) -> Iterator[tuple[GraphTensors, torch.Tensor, torch.Tensor]]:
-        """Graph, training nodes in it, and their labels."""
+        """Yields a graph, its training nodes, and their labels."""
         data = self._data
-        if self._whole is not None:
+        if self._full_graph is not None:
             nodes = torch.from_numpy(data.nodes(TRAIN))
-            yield self._whole, nodes, self._labels[nodes]
+            yield self._full_graph, nodes, self._labels[nodes]
             return
-        # A generator of its own for every epoch, so that a resumed run deals the same batches.
+        # A new generator for every epoch, so that a resumed run has the same batches.
         rng = np.random.default_rng((self._training.seed, len(self.history)))
         for members in random_partition(data.graph.num_nodes, self._training.batch_nodes or 2, rng):
             inside = np.flatnonzero(data.split[members] == TRAIN)
             if len(inside):
-                part: Graph = induced(data.graph, members)
+                part = induced_subgraph(data.graph, members)
                 yield self.model.prepare(part), torch.from_numpy(inside), self._labels[members[inside]]
 
     def _validation(self) -> float:
         data = self._data
         nodes = data.nodes(VALIDATION)
         if not len(nodes):
-            raise ConfigError("the split has no validation nodes, by which the best epoch is chosen")
+            raise ConfigError("the split has no validation nodes, which are needed to choose the best epoch")
         logits = self._logits(nodes)
         return tasks.score(data.metric, logits, data.labels[nodes], data.task) if np.isfinite(logits).all() else float("nan")
 
     def _logits(self, nodes: NDArray[np.int64] | None = None) -> NDArray[Any]:
-        """Of these nodes, or of all, by the present weights, in evaluation mode.
+        """The logits of these nodes, or of all, with the present weights in evaluation mode.
 
-        A run on the full graph has it ready for the module; a run in batches streams it, since it may not have the memory.
+        A run on the full graph holds the graph as tensors. A run in batches streams it, because memory may not suffice.
         """
-        if self._whole is None:
+        if self._full_graph is None:
             logits = self._stream.logits(self.model.weights())
             return logits if nodes is None else logits[nodes]
         self.model.eval()
         with torch.inference_mode():
-            return np.asarray(self.model(self._whole, None if nodes is None else torch.from_numpy(nodes)).numpy())
+            return np.asarray(self.model(self._full_graph, None if nodes is None else torch.from_numpy(nodes)).numpy())
 
     @cached_property
     def _stream(self) -> FullForward:

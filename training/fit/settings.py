@@ -1,6 +1,6 @@
-"""What a run is trained with: defaults, a recipe over them, and flags over both.
+"""The settings of a run: defaults, overridden by a recipe, overridden by flags.
 
-A recipe is a small TOML file in `recipes/`: the data set, the model, the training, and a note of how it was chosen.
+A recipe is a TOML file in `recipes/`: a data set, settings of the model and of the training, and how they were chosen.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Recipe:
     name: str
     dataset: str
     settings: dict[str, Any]
-    """Of the model and of the training, together: their names do not clash."""
+    """Of the model and of the training; no name is in both."""
     note: str
 
 
@@ -35,10 +35,10 @@ def recipe_names() -> list[str]:
 
 
 def read_recipe(name: str) -> Recipe:
-    """One of ours by its name, or a user's own by its path, which ends in .toml.
+    """Reads a recipe of this package by its name, or a user's recipe by its path, which ends in .toml.
 
     Raises:
-        ConfigError: it is not there, is not TOML, or has a setting that nothing reads.
+        ConfigError: the recipe does not exist, is not TOML, or has an unknown setting.
     """
     path = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
     if not path.is_file() or (path.parent == RECIPES and path.stem not in recipe_names()):
@@ -48,7 +48,7 @@ def read_recipe(name: str) -> Recipe:
     except ValueError as error:
         raise ConfigError(f"recipe {name} is not TOML: {error}") from error
     if missing := [key for key in ("dataset", "note") if not isinstance(content.get(key), str)]:
-        raise ConfigError(f"recipe {name} does not say its {missing[0]}")
+        raise ConfigError(f"recipe {name} has no {missing[0]}")
     settings = content.get("model", {}) | content.get("training", {})
     if unknown := sorted(set(settings) - MODEL_SETTINGS - TRAINING_SETTINGS):
         raise ConfigError(f"recipe {name} has unknown settings: {', '.join(unknown)}")
@@ -58,14 +58,14 @@ def read_recipe(name: str) -> Recipe:
 def write_recipe(path: Path, recipe: Recipe) -> None:
     lines = [f"dataset = {json.dumps(recipe.dataset)}", f'note = """\n{recipe.note}\n"""']
     for table, names in (("model", MODEL_SETTINGS), ("training", TRAINING_SETTINGS)):
-        # JSON's texts, numbers and truth values are TOML's too.
+        # Strings, numbers and booleans have the same syntax in JSON and TOML.
         values = [f"{name} = {json.dumps(value)}" for name, value in recipe.settings.items() if name in names]
         lines += ["", f"[{table}]", *values]
     path.write_text("\n".join(lines) + "\n")
 
 
 def configurations(data: LabelledGraph, settings: dict[str, Any]) -> tuple[ModelConfig, TrainingConfig]:
-    """The two configurations for this data; what `settings` do not say is left to the defaults."""
+    """The configurations of model and training for this data, with defaults for what `settings` does not have."""
     model = {name: value for name, value in (DEFAULTS | settings).items() if name in MODEL_SETTINGS}
     config = ModelConfig(in_features=data.graph.num_features, out_features=data.num_outputs, task=data.task, **model)
     return config, training_config(settings)

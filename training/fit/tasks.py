@@ -1,4 +1,4 @@
-"""Losses and scores of the three tasks. Scores are scikit-learn's; every one is better when it is larger, except `mae`."""
+"""Losses and scores of the three tasks. Scores are those of scikit-learn; a larger score is better, except for `mae`."""
 
 from __future__ import annotations
 
@@ -18,56 +18,54 @@ Score = Callable[[NDArray[Any], NDArray[Any], Task], float]
 
 
 def loss(logits: torch.Tensor, labels: torch.Tensor, task: Task) -> torch.Tensor:
-    """Over labelled entries only."""
+    """The mean loss over labelled entries."""
     if task == "multiclass":
         return F.cross_entropy(logits, labels)
-    wanted = labels.reshape(logits.shape)
-    known = ~wanted.isnan()
-    if task == "multilabel":
-        return F.binary_cross_entropy_with_logits(logits[known], wanted[known])
-    return F.mse_loss(logits[known], wanted[known])
+    targets = labels.reshape(logits.shape)
+    labelled = ~targets.isnan()
+    function = F.binary_cross_entropy_with_logits if task == "multilabel" else F.mse_loss
+    return function(logits[labelled], targets[labelled])
 
 
 def accuracy(logits: NDArray[Any], labels: NDArray[Any], task: Task) -> float:
-    return float(metrics.accuracy_score(*_decided(logits, labels, task)))
+    return float(metrics.accuracy_score(*_predictions(logits, labels, task)))
 
 
 def macro_f1(logits: NDArray[Any], labels: NDArray[Any], task: Task) -> float:
     if task == "multilabel":
-        columns = _tasks_with_both(labels)
-        scores = [metrics.f1_score(*_decided(logits[:, [c]], labels[:, [c]], task), zero_division=0.0) for c in columns]
+        columns = _columns_with_both_labels(labels)
+        scores = [metrics.f1_score(*_predictions(logits[:, [c]], labels[:, [c]], task), zero_division=0.0) for c in columns]
         return float(np.mean(scores)) if scores else 0.0
-    return float(metrics.f1_score(*_decided(logits, labels, task), average="macro", zero_division=0.0))
+    return float(metrics.f1_score(*_predictions(logits, labels, task), average="macro", zero_division=0.0))
 
 
 def roc_auc(logits: NDArray[Any], labels: NDArray[Any], task: Task) -> float:
-    """Of the second class where there are two; the mean over tasks that have both labels where there are several tasks."""
+    """Two classes: of the second. More classes: the mean of each against the others. Multi-label: the mean over columns."""
     if task == "multiclass":
-        chance = probabilities(logits, task)
-        if chance.shape[1] == 2:
-            return float(metrics.roc_auc_score(labels, chance[:, 1])) if len(np.unique(labels)) == 2 else 0.5
-        present = [one for one in np.unique(labels).tolist() if (labels != one).any()]
-        return float(np.mean([metrics.roc_auc_score(labels == one, chance[:, one]) for one in present])) if present else 0.5
-    columns = [(labels[:, c], logits[:, c]) for c in _tasks_with_both(labels)]
-    scores = [metrics.roc_auc_score(truth[~np.isnan(truth)], chance[~np.isnan(truth)]) for truth, chance in columns]
+        likely = probabilities(logits, task)
+        classes = [1] if likely.shape[1] == 2 else range(likely.shape[1])
+        pairs = [(labels == number, likely[:, number]) for number in classes if 0 < (labels == number).sum() < len(labels)]
+    else:
+        pairs = [_labelled(labels[:, column], logits[:, column]) for column in _columns_with_both_labels(labels)]
+    scores = [metrics.roc_auc_score(truth, predicted) for truth, predicted in pairs]
     return float(np.mean(scores)) if scores else 0.5
 
 
 def mae(values: NDArray[Any], labels: NDArray[Any], _task: Task) -> float:
-    return float(metrics.mean_absolute_error(*_known(labels.reshape(values.shape), values)))
+    return float(metrics.mean_absolute_error(*_labelled(labels.reshape(values.shape), values)))
 
 
 def r2(values: NDArray[Any], labels: NDArray[Any], _task: Task) -> float:
-    return float(metrics.r2_score(*_known(labels.reshape(values.shape), values)))
+    return float(metrics.r2_score(*_labelled(labels.reshape(values.shape), values)))
 
 
 METRICS: dict[str, Score] = {"accuracy": accuracy, "macro_f1": macro_f1, "roc_auc": roc_auc, "mae": mae, "r2": r2}
-OF_TASK: dict[Task, tuple[str, ...]] = {
+TASK_METRICS: dict[Task, tuple[str, ...]] = {
     "multiclass": ("accuracy", "macro_f1"),
     "multilabel": ("roc_auc", "macro_f1", "accuracy"),
     "regression": ("r2", "mae"),
 }
-"""What is reported; the first is what the best epoch is chosen by, unless the data set says otherwise."""
+"""The reported scores. The first chooses the best epoch, unless the data set names another."""
 
 
 def score(name: str, logits: NDArray[Any], labels: NDArray[Any], task: Task) -> float:
@@ -82,18 +80,15 @@ def worst(name: str) -> float:
     return float("inf") if name == "mae" else float("-inf")
 
 
-def _decided(logits: NDArray[Any], labels: NDArray[Any], task: Task) -> tuple[NDArray[Any], NDArray[Any]]:
-    if task == "multiclass":
-        return labels, logits.argmax(axis=1)
-    return _known(labels, logits > 0)
+def _predictions(logits: NDArray[Any], labels: NDArray[Any], task: Task) -> tuple[NDArray[Any], NDArray[Any]]:
+    """True and predicted classes."""
+    return (labels, logits.argmax(axis=1)) if task == "multiclass" else _labelled(labels, logits > 0)
 
 
-def _known(truth: NDArray[Any], answers: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    known = ~np.isnan(truth)
-    return truth[known], answers[known]
+def _labelled(truth: NDArray[Any], predicted: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    labelled = ~np.isnan(truth)
+    return truth[labelled], predicted[labelled]
 
 
-def _tasks_with_both(labels: NDArray[Any]) -> list[int]:
-    return [
-        column for column in range(labels.shape[1]) if {0.0, 1.0} <= set(labels[:, column][~np.isnan(labels[:, column])])
-    ]
+def _columns_with_both_labels(labels: NDArray[Any]) -> list[int]:
+    return np.flatnonzero((labels == 0).any(axis=0) & (labels == 1).any(axis=0)).tolist()

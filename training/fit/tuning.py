@@ -1,7 +1,7 @@
-"""A search for good settings, by validation scores only (optuna).
+"""Searches settings by validation scores only (optuna).
 
-The space is the paper's, plus feature normalisation and the switches in which its published variants differ. Trials can be
-kept in a file: then a search that was stopped goes on, and several processes can share one.
+The search space is that of the paper, plus feature normalisation and the switches in which its published variants differ.
+Trials can be stored in a file: a stopped search then continues, and several processes can share one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SPACE: dict[str, tuple[Any, ...]] = {
     "input_layer_norm": (True, False),
     "attention_layer_norm": (True, False),
     "value_map": (True, False),
-    "attention_residual": (0.5, 1.0),  # 1 leaves the residual out
+    "attention_residual": (0.5, 1.0),  # 1: no residual
     "feature_transform": ("none", "row"),
 }
 COMMON: dict[str, Any] = {
@@ -59,21 +59,21 @@ STARTS: tuple[dict[str, Any], ...] = (
     MEDIUM | {"attention_residual": 0.5, "value_map": True},
     MEDIUM | {"layers": 4, "learning_rate": 0.005, "gnn_weight_decay": 0.01, "weight_decay": 0.01, "attention_dropout": 0.3},
 )
-"""Tried first: the variant of the authors' commands for medium-sized graphs, the paper's model, and neighbours of both."""
+"""The first trials: the authors' settings for medium-sized graphs, the paper's model, and variations of both."""
 
 SEARCH_RUNS = 2
-"""Runs per trial. A trial whose first run is below the median of the first runs before it gets no second."""
+"""Runs per trial. A trial whose first run is below the median of earlier first runs is pruned."""
 FINALISTS = 3
 FINAL_RUNS = 5
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a search came to: the best of the finalists."""
+class SearchResult:
+    """The best of the finalists."""
 
     settings: dict[str, Any]
     score: float
-    """Its mean validation score over `FINAL_RUNS` runs."""
+    """Mean validation score over `FINAL_RUNS` runs."""
     trials: int
 
 
@@ -85,21 +85,21 @@ def tune(
     study: Path | None = None,
     on_trial: Callable[[int, float], None] = lambda *_: None,
     on_finalists: Callable[[int], None] = lambda _: None,
-    stops: Callable[[], int] = lambda: 0,
-) -> Found:
-    """Searches until there are `trials` of them, then runs the best few again.
+    stop_requests: Callable[[], int] = lambda: 0,
+) -> SearchResult:
+    """Runs `trials` trials, then runs the best few again.
 
     Args:
-        folds: the data, once per split. A split that will be tested may not be mixed with others whose training nodes it
-            tests, unless settings are meant to be shared by all of them (as in the paper's tables).
+        folds: the data, once per split. Several splits share settings (as in the paper's tables); a test node of one may
+            then be a training node of another.
         fixed: settings that are not searched.
-        study: where the trials are kept.
-        stops: how often somebody has asked to stop. Once ends the search, and the best few are run again at once, if a trial
-            has come to an end. Twice, or once more while they are run, raises `Stopped`.
+        study: file of the trials.
+        stop_requests: how many requests to stop have come. The first ends the search and runs the finalists, if a trial is
+            complete. A second one, or one while the finalists run, raises `Stopped`.
     """
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.ERROR)  # its warnings are of trials that were stopped, with a traceback
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns of stopped trials, with a traceback
     smaller = tasks.better(folds[0].metric, 0, 1)
     search = optuna.create_study(
         direction="minimize" if smaller else "maximize",
@@ -116,21 +116,22 @@ def tune(
 
     def objective(trial: Any) -> float:
         settings = fixed | {name: trial.suggest_categorical(name, choices) for name, choices in free.items()}
-        score = _trial_score(trial, folds, settings, lambda: stops() > 0)
+        score = _trial_score(trial, folds, settings, lambda: stop_requests() > 0)
         on_trial(trial.number + 1, score)
         return score
 
     with suppress(Stopped):
-        while not stops() and _count(search) < trials:
+        while not stop_requests() and _count(search) < trials:
             search.optimize(objective, n_trials=1)
-    finalists = sorted(_complete(search), key=lambda trial: trial.value, reverse=not smaller)[:FINALISTS]
-    if not finalists and stops():
+    complete: list[Any] = [trial for trial in search.trials if trial.state.name == "COMPLETE"]
+    finalists = sorted(complete, key=lambda trial: trial.value, reverse=not smaller)[:FINALISTS]
+    if not finalists and stop_requests():
         raise Stopped
     if not finalists:
-        raise TrainingError("no trial came to an end: with these settings training comes apart")
+        raise TrainingError("no trial was completed: with these settings training diverges")
     on_finalists(len(finalists))
-    heard = min(stops(), 1)
-    return _best([fixed | trial.params for trial in finalists], folds, _count(search), lambda: stops() > heard)
+    earlier = min(stop_requests(), 1)
+    return _best([fixed | trial.params for trial in finalists], folds, _count(search), lambda: stop_requests() > earlier)
 
 
 def _trial_score(trial: Any, folds: Sequence[LabelledGraph], settings: dict[str, Any], stop: Callable[[], bool]) -> float:
@@ -150,26 +151,19 @@ def _trial_score(trial: Any, folds: Sequence[LabelledGraph], settings: dict[str,
 
 def _best(
     finalists: Sequence[dict[str, Any]], folds: Sequence[LabelledGraph], trials: int, stop: Callable[[], bool]
-) -> Found:
-    """By more runs than the search could afford: the best of many trials is in part the luckiest."""
+) -> SearchResult:
+    """Runs the finalists more often than the search did, because the best of many trials is partly chance."""
     scores = [
         float(np.mean([_validation(folds, settings, run, stop) for run in range(FINAL_RUNS)])) for settings in finalists
     ]
-    best = 0
-    for number in range(1, len(scores)):
-        if tasks.better(folds[0].metric, scores[number], scores[best]):
-            best = number
-    return Found(finalists[best], scores[best], trials)
+    best = int(np.argmin(scores) if tasks.better(folds[0].metric, 0, 1) else np.argmax(scores))
+    return SearchResult(finalists[best], scores[best], trials)
 
 
 def _validation(folds: Sequence[LabelledGraph], settings: dict[str, Any], run: int, stop: Callable[[], bool]) -> float:
     data = folds[run % len(folds)]
     config, training = configurations(data, settings | {"seed": run})
     return train(config, data, training, stop=stop).best.validation
-
-
-def _complete(search: Any) -> list[Any]:
-    return [trial for trial in search.trials if trial.state.name == "COMPLETE"]
 
 
 def _count(search: Any) -> int:

@@ -1,1 +1,4 @@
-"""The tables of the paper, computed again and compared."""
+"""The tables of the paper: runs of the recipes, the published figures, and the page that shows both.
+
+Does not belong here: training itself (`fit`) and recipes (`training/recipes`).
+"""

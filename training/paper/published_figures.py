@@ -1,4 +1,4 @@
-"""The published figures that our tables stand beside: test accuracy in per cent."""
+"""The published figures that the tables compare with: test accuracy in per cent."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table of medium-sized graphs; the recipe has the data set's name."""
+    """One row of the table of medium-sized graphs. The recipe has the same name as the data set."""
 
     dataset: str
     paper: float | None
     authors: float | None
-    """What the authors' commands gave on the same kind of machine and split; None where they were not run."""
+    """The result of the authors' commands on the same kind of machine and split; None if they were not run."""
     split: int | None = None
-    """The split of every run; None takes the stored splits in turn, one per seed."""
+    """The split of all runs; None: the stored splits, one per seed."""
 
 
 MEDIUM = (
     Row("cora", 84.5, None),
     Row("citeseer", 72.6, None),
     Row("pubmed", 80.3, None),
-    Row("cora-random", None, 82.5, split=0),  # the authors draw one split, and run all seeds on it
+    Row("cora-random", None, 82.5, split=0),  # the authors run all seeds on one random split
     Row("citeseer-random", None, 67.4, split=0),
     Row("pubmed-random", None, 79.1, split=0),
     Row("actor", 37.9, None),
@@ -35,10 +35,10 @@ LABELS: dict[str, tuple[float, ...]] = {
     "pubmed": (90.52, 89.90, 89.33, 88.53, 86.89, 86.24, 85.83, 85.01, 84.29, 82.93),
     "chameleon": (47.98, 43.97, 43.19, 40.94, 39.60, 38.25, 37.82, 35.53, 32.72, 31.62),
 }
-"""By data set, for each of `LABEL_SHARES` of the nodes training; a quarter validates and a quarter tests."""
+"""By data set, for each share of training nodes in `LABEL_SHARES`; a quarter of the nodes validates, a quarter tests."""
 
 ALPHA: dict[str, dict[float, float]] = {
     "cora": {0.8: 89.22, 0.5: 88.74, 0.2: 75.42, 0.0: 75.57},
     "actor": {0.8: 35.64, 0.5: 37.36, 0.2: 37.16, 0.0: 36.75},
 }
-"""By the share of the graph branch. For Cora half of the nodes train: the figure of 0.8 is that of the table above."""
+"""By data set and share `alpha` of the graph branch. Half of Cora's nodes train, as in the first column of `LABELS`."""

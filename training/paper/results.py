@@ -1,4 +1,4 @@
-"""docs/results.json and the page beside it: every outcome of a table, kept as soon as it is there."""
+"""docs/results.json and the page beside it. Every table entry is stored as soon as its runs are done."""
 
 from __future__ import annotations
 
@@ -38,19 +38,20 @@ The recipe with another share `alpha` of the graph branch. Half of Cora's nodes 
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TableEntry:
     dataset: str
     label: str
+    """The variant: a share of labels, an alpha, or the recipe."""
     scores: list[float]
     """Test scores in per cent, one per seed."""
     validation: list[float]
     seconds: float
 
     def __str__(self) -> str:
-        return spread(self.scores)
+        return mean_and_deviation(self.scores)
 
 
-def spread(scores: Sequence[float]) -> str:
+def mean_and_deviation(scores: Sequence[float]) -> str:
     return f"{np.mean(scores):.1f} ± {np.std(scores):.1f}"
 
 
@@ -62,26 +63,27 @@ def alpha_label(alpha: float) -> str:
     return f"alpha {alpha:g}"
 
 
-def record(path: Path, table: str, outcome: Outcome) -> None:
-    pages = json.loads(path.read_text()) if path.exists() else {}
-    entry = {"scores": outcome.scores, "validation": outcome.validation, "seconds": outcome.seconds}
-    entry |= {"date": datetime.now(UTC).date().isoformat(), "machine": platform.machine()}
-    pages.setdefault(table, {}).setdefault(outcome.dataset, {})[outcome.label] = entry
-    path.write_text(json.dumps(pages, indent=1) + "\n")
-    path.with_suffix(".md").write_text(_page(pages))
+def record(path: Path, table: str, entry: TableEntry) -> None:
+    """Adds an entry to the JSON file and writes the page again."""
+    tables = json.loads(path.read_text()) if path.exists() else {}
+    content = {"scores": entry.scores, "validation": entry.validation, "seconds": entry.seconds}
+    content |= {"date": datetime.now(UTC).date().isoformat(), "machine": platform.machine()}
+    tables.setdefault(table, {}).setdefault(entry.dataset, {})[entry.label] = content
+    path.write_text(json.dumps(tables, indent=1) + "\n")
+    path.with_suffix(".md").write_text(_page(tables))
 
 
-def _page(pages: dict[str, Any]) -> str:
+def _page(tables: dict[str, Any]) -> str:
     parts = [HEAD]
-    if medium := pages.get("medium"):
+    if medium := tables.get("medium"):
         rows = [_medium_row(row, medium[row.dataset]["recipe"]) for row in MEDIUM if row.dataset in medium]
         header = ["data set", "ours", "seeds", "validation", "the paper", "authors' code", "reached", "seconds"]
         parts += [_markdown("The paper's medium-sized graphs", header, rows), MEDIUM_NOTE]
-    if fewer := pages.get("labels"):
+    if fewer := tables.get("labels"):
         header = ["data set", *map(share_label, LABEL_SHARES), "seeds"]
         rows = [_labels_row(name, fewer[name]) for name in LABELS if name in fewer]
         parts += [_markdown("Fewer labels: share of the nodes that train", header, rows), LABELS_NOTE]
-    if ablation := pages.get("ablation"):
+    if ablation := tables.get("ablation"):
         rows = [row for name in ALPHA if name in ablation for row in _ablation_rows(name, ablation[name])]
         parts += [_markdown("Ablation", ["data set", "variant", "ours", "seeds", "the paper"], rows), ABLATION_NOTE]
     return "".join(parts)
@@ -89,18 +91,18 @@ def _page(pages: dict[str, Any]) -> str:
 
 def _medium_row(row: Row, entry: dict[str, Any]) -> list[str]:
     mean = float(np.mean(entry["scores"]))
-    bars = [bar for bar in (row.paper, row.authors) if bar is not None]
-    reached = ", ".join("yes" if mean >= bar else f"no ({mean - bar:+.1f})" for bar in bars)
-    shown = ["" if bar is None else str(bar) for bar in (row.paper, row.authors)]
-    ours = [spread(entry["scores"]), str(len(entry["scores"])), spread(entry["validation"])]
-    return [row.dataset, *ours, *shown, reached, f"{entry['seconds']:.0f}"]
+    goals = [goal for goal in (row.paper, row.authors) if goal is not None]
+    reached = ", ".join("yes" if mean >= goal else f"no ({mean - goal:+.1f})" for goal in goals)
+    published = ["" if goal is None else str(goal) for goal in (row.paper, row.authors)]
+    ours = [mean_and_deviation(entry["scores"]), str(len(entry["scores"])), mean_and_deviation(entry["validation"])]
+    return [row.dataset, *ours, *published, reached, f"{entry['seconds']:.0f}"]
 
 
 def _labels_row(name: str, entries: dict[str, Any]) -> list[str]:
     cells, seeds = [], set()
     for share, paper in zip(LABEL_SHARES, LABELS[name], strict=True):
         entry = entries.get(share_label(share))
-        cells.append(f"{spread(entry['scores'])} ({paper:.1f})" if entry else "")
+        cells.append(f"{mean_and_deviation(entry['scores'])} ({paper:.1f})" if entry else "")
         seeds |= {len(entry["scores"])} if entry else set()
     return [name, *cells, ", ".join(map(str, sorted(seeds)))]
 
@@ -109,7 +111,9 @@ def _ablation_rows(name: str, entries: dict[str, Any]) -> list[list[str]]:
     paper = {alpha_label(alpha): f"{figure:.1f}" for alpha, figure in ALPHA[name].items()}
     labels = [label for label in (*paper, NO_ATTENTION) if label in entries]
     scores = {label: entries[label]["scores"] for label in labels}
-    return [[name, label, spread(scores[label]), str(len(scores[label])), paper.get(label, "")] for label in labels]
+    return [
+        [name, label, mean_and_deviation(scores[label]), str(len(scores[label])), paper.get(label, "")] for label in labels
+    ]
 
 
 def _markdown(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

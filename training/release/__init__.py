@@ -1,4 +1,4 @@
-"""From a trained model to a published, judged and perhaps live version.
+"""Publishes a trained model, compares the new version with the live one, and activates it.
 
-Does not belong here: optimisation (`fit`) and pages for people (`report`).
+Does not belong here: optimisation (`fit`) and the report page (`report`).
 """

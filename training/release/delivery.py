@@ -1,67 +1,85 @@
-"""What becomes of a published version: it stays as it is, goes live, or goes live if the gate finds it better."""
+"""Decides whether a published version goes live, and removes versions that are no longer needed."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Literal
 
-from model_store import LiveVersionChanged, ModelVersions, StoreError
+from model_store import LiveVersionChanged, ModelVersions, Snapshot, StoreError
 from training.cli.events import Events
-from training.release.gate import Champion, Verdict
+from training.release.gate import Verdict
 
 Mode = Literal["never", "if_better", "always"]
-MOST_CHAMPIONS = 5
-"""How often another version may go live while we compare with the one before it."""
+MAX_COMPARISONS = 5
+"""How often the comparison is repeated because another version went live during it."""
 
 
 def deliver(
     versions: ModelVersions,
     version: int,
     mode: Mode,
-    judged: Callable[[Champion | None], Verdict],
+    judge: Callable[[Snapshot | None], Verdict],
     events: Events,
     keep: int | None = None,
 ) -> dict[str, Any]:
-    """Reports a new version and activates it, or not; returns whether it is `live`, and the `verdict` where there is one.
+    """Reports a published version and activates it if `mode` says so. Returns `live`, and `verdict` if there is one.
 
     Args:
-        keep: remove older versions but the newest `keep`; before the gate, because refused versions fill the disk too.
+        judge: compares the new version with the live one.
+        keep: remove all but the newest `keep` versions, the live version and the roll-back target.
 
     Raises:
-        StoreError: its probes fail, or the live version cannot be read.
-        NoPermit: the run was given up.
+        StoreError: the probes of the new version fail, or the live version cannot be read.
+        NoPermit: the run was cancelled.
     """
     manifest = versions.manifest(version)
     events.tell("published", version=version, snapshot=manifest.snapshot, scores=dict(manifest.scores))
-    if keep is not None:
-        _prune(versions, keep)
+    _remove_old_versions(versions, version, keep)
     if mode == "never":
         return {"live": False}
     if mode == "always":
         versions.activate(version, last_look=events.ask)
         events.tell("activated", version=version)
         return {"live": True}
-    for _ in range(MOST_CHAMPIONS):
-        champion = Champion.live(versions)
-        verdict = judged(champion).to_dict() | {"probes": versions.verify(version)}
+    # Without hashes: this run has just written them, and `activate` checks every byte.
+    with versions.open(version, verify="sizes") as new:
+        probes = new.replay()
+    for _ in range(MAX_COMPARISONS):
+        with nullcontext(None) if versions.live() is None else versions.open() as live:
+            live_version = None if live is None else int(live.folder.name)
+            verdict = judge(live).to_dict() | {"probes": probes}
         events.tell("verdict", **verdict)
         if not verdict["better"]:
             return {"live": False, "verdict": verdict}
         try:
-            versions.activate(version, instead_of=None if champion is None else champion.version, last_look=events.ask)
+            versions.activate(version, instead_of=live_version, last_look=events.ask)
         except LiveVersionChanged:
-            continue  # it was compared with a version that is gone; the one that is live now may be better
+            continue  # another version has gone live since, and may be better than this one
         events.tell("activated", version=version)
         return {"live": True, "verdict": verdict}
     raise LiveVersionChanged(f"other versions of {versions.name} kept going live; version {version} is published, not live")
 
 
-def _prune(versions: ModelVersions, keep: int) -> None:
-    """What cannot be removed does not fail the run: its version is published."""
+def _remove_old_versions(versions: ModelVersions, version: int, keep: int | None) -> None:
+    """A failure here does not fail the run, because its version is already published."""
     try:
-        removed = versions.prune(keep).removed
+        refused = _refused_before(versions, version)
+        removed = versions.prune(1, only=refused).removed if refused else []
+        removed += [] if keep is None else versions.prune(keep).removed
     except (StoreError, OSError) as error:
         sys.stderr.write(f"old versions of {versions.name} are not removed: {error}; the next retraining tries again\n")
     else:
-        sys.stderr.write(f"removed old versions of {versions.name}: {', '.join(map(str, removed))}\n" if removed else "")
+        if removed:
+            sys.stderr.write(f"removed old versions of {versions.name}: {', '.join(map(str, sorted(removed)))}\n")
+
+
+def _refused_before(versions: ModelVersions, version: int) -> list[int]:
+    """Earlier versions that the gate refused and that were never live.
+
+    The newest refused version stays until the next run, so that an operator can inspect it and overrule the gate.
+    """
+    activated = {event.version for event in versions.history().entries}
+    earlier = [number for number in versions.versions() if number < version and number not in activated]
+    return [number for number in earlier if versions.manifest(number).training.get("activate") == "if_better"]

@@ -1,83 +1,80 @@
-"""Is the challenger better than the champion? Both answer for the same held-out nodes of the same graph.
+"""The gate: is a new version better than the live one, on the same held-out nodes of the same graph?
 
-The champion is the live version: its weights, run over the challenger's data, so that data which has grown is no excuse for
-either. The difference of the two scores is paired: its standard error is that of the difference, by a delete-a-group
-jackknife over the nodes, which holds for every metric that we have. Better means: by more than MARGIN standard errors.
+The live version's weights answer over the new data, so that both versions see the same graph. The standard error is that of
+the paired difference of the two scores, by a delete-a-group jackknife over the nodes, which holds for every metric here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import os
 from dataclasses import asdict, dataclass
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from model_store import ModelVersions
+from model_store import Snapshot
 from model_store.format.manifest import Manifest
-from sgformer import Answers, InferenceModel, ModelConfig, summarize
+from sgformer import Answers, summarize
 from sgformer.config import Task
 from training.data.labelled import TEST, LabelledGraph
 from training.fit import tasks
 
 MARGIN = 2.0
-"""Standard errors of the paired difference: of models that are no better, about one in forty passes."""
-MOST_LUCK = 0.023
-"""The same, counted exactly, where nodes are right or wrong."""
-RANKINGS = ("roc_auc",)
-"""Metrics that can rise without a single node changing its class: of these, wins and losses say nothing."""
-EXACTLY_COUNTED = 1000
-LEAST_NODES = 20
-"""On fewer, luck looks like a difference."""
-GROUPS = 100
-COMPARED_NODES = 20_000
-"""Of how many nodes, spread over the graph, flips and drift are told."""
+"""In standard errors of the paired difference: of models that are no better, about one in forty passes."""
+MAX_P_VALUE = 0.023
+"""Of the sign test; the same chance of one in forty."""
+RANKING_METRICS = ("roc_auc",)
+"""Metrics that can rise although no node changes its class: the sign test says nothing about them."""
+MAX_SIGN_TEST_NODES = 1000
+MIN_TEST_NODES = 20
+JACKKNIFE_GROUPS = 100
+DRIFT_NODES = 20_000
+"""The size of the sample of all nodes on which changed labels and embeddings are counted."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two models on the same nodes. `difference` is positive where the challenger is better, also for `mae`."""
+    """The scores of two versions on the same nodes. `difference` is positive if the new one is better, also for `mae`."""
 
     metric: str
     nodes: int
-    champion: float
-    challenger: float
+    live_score: float
+    new_score: float
     difference: float
     standard_error: float
     wins: int | None
-    """Nodes that only the challenger gets right, and `losses` those that only the champion does; multi-class only."""
+    """Nodes that only the new version gets right; `losses`: that only the live version does. Multi-class only."""
     losses: int | None
 
     @property
     def better(self) -> bool:
-        return self.difference > MARGIN * self.standard_error and self.luck < MOST_LUCK
+        return self.difference > MARGIN * self.standard_error and self.p_value < MAX_P_VALUE
 
     @property
-    def luck(self) -> float:
-        """How often a fair coin, thrown for every node on which the two differ, would be as kind to the challenger.
+    def p_value(self) -> float:
+        """Of a one-sided sign test on the nodes that only one version gets right; 0 where the test is not applied.
 
-        Where they rarely differ, a standard error is too sure of itself: four wins and no loss are one in sixteen. Where
-        they often do, it is a good judge, and nothing is counted (0).
+        If the versions differ on few nodes, the standard error is too small: four wins and no loss have a p-value of 1/16.
+        If they differ on many, the standard error is enough.
         """
-        if self.wins is None or self.losses is None or self.metric in RANKINGS:
+        if self.wins is None or self.losses is None or self.metric in RANKING_METRICS:
             return 0.0
-        thrown = self.wins + self.losses
-        if thrown > EXACTLY_COUNTED:
+        differing = self.wins + self.losses
+        if differing > MAX_SIGN_TEST_NODES:
             return 0.0
-        as_kind = sum(math.comb(thrown, wins) for wins in range(self.wins, thrown + 1))
-        return as_kind / float(2**thrown)
+        return sum(math.comb(differing, wins) for wins in range(self.wins, differing + 1)) / float(2**differing)
 
     def __str__(self) -> str:
-        counts = (
-            "" if self.wins is None else f"; {self.wins} nodes are right by the new one only, {self.losses} by the live one"
-        )
-        luck = f"; {self.luck:.3f} by luck alone, asked for less than {MOST_LUCK}" if self.luck else ""
+        counts = f"; only the new version is right on {self.wins} nodes, only the live one on {self.losses}"
+        counts = "" if self.wins is None else counts
+        sign_test = f"; p-value {self.p_value:.3f}, needs less than {MAX_P_VALUE}" if self.p_value else ""
         return (
-            f"{self.metric} {self.challenger:.4f} against {self.champion:.4f} on {self.nodes:,} held-out nodes: "
-            f"{self.difference:+.4f}, asked for more than {MARGIN * self.standard_error:.4f} "
-            f"({MARGIN:g} standard errors){counts}{luck}"
+            f"{self.metric} {self.new_score:.4f} against {self.live_score:.4f} on {self.nodes:,} held-out nodes: "
+            f"{self.difference:+.4f}, needs more than {MARGIN * self.standard_error:.4f} "
+            f"({MARGIN:g} standard errors){counts}{sign_test}"
         )
 
 
@@ -86,118 +83,105 @@ class Verdict:
     better: bool
     reason: str
     """One sentence, with the numbers."""
-    champion_version: int | None = None
+    live_version: int | None = None
     comparison: Comparison | None = None
     fair: bool | None = None
+    """False if the live version may have trained on the held-out nodes; None if that is not known."""
     fairness: str | None = None
     label_flips: float | None = None
-    """The share of nodes whose answer changes. None for regression."""
+    """The share of nodes whose label changes. None for regression."""
     embedding_cosine: float | None = None
-    """Mean cosine of a node's embeddings before and after; None where their sizes differ."""
+    """Mean cosine between a node's embeddings by the two versions; None if their sizes differ."""
     compared_nodes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """For events and job records, where the live version is the `champion` and the new one the `challenger`."""
+        facts = asdict(self)
+        facts["champion_version"] = facts.pop("live_version")
+        if comparison := facts["comparison"]:
+            comparison |= {"champion": comparison.pop("live_score"), "challenger": comparison.pop("new_score")}
+        return facts
 
 
-@dataclass(frozen=True)
-class Contestant:
-    config: ModelConfig
-    weights: Mapping[str, NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class Champion(Contestant):
-    version: int
-    manifest: Manifest
-
-    @classmethod
-    def live(cls, versions: ModelVersions) -> Champion | None:
-        """None where no version is live."""
-        if versions.live() is None:
-            return None
-        with versions.open() as snapshot:
-            manifest = snapshot.manifest
-            return cls(manifest.config, dict(snapshot.weights), int(snapshot.folder.name), manifest)
-
-
-def judge(challenger: Contestant, champion: Champion | None, data: LabelledGraph) -> Verdict:
-    if champion is None:
-        return Verdict(True, "no version was live: there is nothing to be worse than")
-    version = champion.version
-    if (reason := incomparable(challenger, champion, data)) is not None:
+def judge(new: Snapshot, live: Snapshot | None, data: LabelledGraph) -> Verdict:
+    """Compares a version that was published over `data` with the live version."""
+    if live is None:
+        return Verdict(True, "no version was live: there is nothing to compare with")
+    version = int(live.folder.name)
+    if (reason := why_incomparable(new.manifest, live.manifest, data)) is not None:
         return Verdict(False, f"it cannot be compared with version {version}: {reason}", version)
-    held_out = data.nodes(TEST)
-    if len(held_out) < LEAST_NODES:
-        told = f"the data has {len(held_out)} test nodes to compare on, expected at least {LEAST_NODES}"
-        return Verdict(False, told, version)
-    shown = _spread(data.graph.num_nodes)
-    old, new = (_answers(one, data, held_out, shown) for one in (champion, challenger))
-    labels = data.labels[held_out]
-    old_logits, new_logits = _widened(old[0].logits, data.num_outputs), np.asarray(new[0].logits)
-    comparison = compare(data.metric, old_logits, new_logits, labels, data.task)
-    fair, fairness = _fairness(champion.manifest, data)
-    told = "better" if comparison.better else "not better"
+    test_nodes = data.nodes(TEST)
+    if len(test_nodes) < MIN_TEST_NODES:
+        reason = f"the data has {len(test_nodes)} test nodes to compare on, expected at least {MIN_TEST_NODES}"
+        return Verdict(False, reason, version)
+    num_nodes = data.graph.num_nodes
+    sample = np.unique(np.linspace(0, num_nodes - 1, min(num_nodes, DRIFT_NODES)).astype(np.int64))
+    (live_test, live_sample), (new_test, new_sample) = (
+        _answers(snapshot, data, test_nodes, sample) for snapshot in (live, new)
+    )
+    live_logits = _add_missing_classes(live_test.logits, data.num_outputs)
+    comparison = compare(data.metric, live_logits, new_test.logits, data.labels[test_nodes], data.task)
+    fair, fairness = _fairness(live.manifest, data)
     return Verdict(
         comparison.better,
-        f"{told} than version {version}: {comparison}",
+        f"{'better' if comparison.better else 'not better'} than version {version}: {comparison}",
         version,
         comparison,
         fair,
         fairness,
-        _flips(np.asarray(old[1].logits), np.asarray(new[1].logits), data.task),
-        _cosine(np.asarray(old[1].embeddings), np.asarray(new[1].embeddings)),
-        len(shown),
+        _label_flips(live_sample.logits, new_sample.logits, data.task),
+        _mean_cosine(live_sample.embeddings, new_sample.embeddings),
+        len(sample),
     )
 
 
-def compare(metric: str, champion: NDArray[Any], challenger: NDArray[Any], labels: NDArray[Any], task: Task) -> Comparison:
-    """Both models' logits of the same nodes, with the nodes' labels."""
+def compare(metric: str, live: NDArray[Any], new: NDArray[Any], labels: NDArray[Any], task: Task) -> Comparison:
+    """Compares the logits of two versions for the same nodes."""
     sign = -1.0 if metric == "mae" else 1.0
 
-    def difference(rows: Any) -> float:
-        new, old = (tasks.score(metric, logits[rows], labels[rows], task) for logits in (challenger, champion))
-        return sign * (new - old)
+    def scores(rows: Any) -> tuple[float, float]:
+        live_score, new_score = (tasks.score(metric, logits[rows], labels[rows], task) for logits in (live, new))
+        return live_score, new_score
 
     count = len(labels)
-    groups = np.random.default_rng(0).permutation(count) % min(GROUPS, count)
-    left_out = np.array([difference(groups != group) for group in range(min(GROUPS, count))])
-    error = np.sqrt((len(left_out) - 1) * np.mean((left_out - left_out.mean()) ** 2))
+    num_groups = min(JACKKNIFE_GROUPS, count)
+    groups = np.random.default_rng(0).permutation(count) % num_groups
+    left_out = np.array([sign * np.subtract(*scores(groups != group)[::-1]) for group in range(num_groups)])
+    error = np.sqrt((num_groups - 1) * np.mean((left_out - left_out.mean()) ** 2))
     wins = losses = None
     if task == "multiclass":
-        right, before = challenger.argmax(axis=1) == labels, champion.argmax(axis=1) == labels
-        wins, losses = int((right & ~before).sum()), int((before & ~right).sum())
-    old, new = (tasks.score(metric, logits, labels, task) for logits in (champion, challenger))
-    return Comparison(metric, count, old, new, sign * (new - old), float(error), wins, losses)
+        live_right, new_right = (logits.argmax(axis=1) == labels for logits in (live, new))
+        wins, losses = int((new_right & ~live_right).sum()), int((live_right & ~new_right).sum())
+    live_score, new_score = scores(slice(None))
+    return Comparison(metric, count, live_score, new_score, sign * (new_score - live_score), float(error), wins, losses)
 
 
-def incomparable(challenger: Contestant, champion: Champion, data: LabelledGraph) -> str | None:
-    """Why the two cannot answer the same questions; None where they can."""
-    old, new, manifest = champion.config, challenger.config, champion.manifest
-    if old.task != new.task:
-        return f"it was trained for {old.task}, the data is {new.task}"
-    if old.in_features != new.in_features:
-        return f"it reads {old.in_features} features, the data has {new.in_features}"
-    if old.task == "regression" and old.out_features != new.out_features:
-        return f"it predicts {old.out_features} values, the data has {new.out_features}"
-    if old.out_features > new.out_features:
-        return f"it knows {old.out_features} classes, the data has {new.out_features}"
-    features = manifest.dataset.get("features")
+def why_incomparable(new: Manifest, live: Manifest, data: LabelledGraph) -> str | None:
+    """Returns why the two versions cannot answer the same questions; None if they can."""
+    if live.config.task != new.config.task:
+        return f"it was trained for {live.config.task}, the data is {new.config.task}"
+    if live.config.in_features != new.config.in_features:
+        return f"it reads {live.config.in_features} features, the data has {new.config.in_features}"
+    outputs, expected = live.config.out_features, new.config.out_features
+    if live.config.task == "regression" and outputs != expected:
+        return f"it predicts {outputs} values, the data has {expected}"
+    if outputs > expected:
+        return f"it knows {outputs} classes, the data has {expected}"
+    features = live.dataset.get("features")
     if features and data.feature_names and list(features) != list(data.feature_names):
         return "it reads other features"
-    if manifest.classes and data.class_names and manifest.classes != data.class_names[: len(manifest.classes)]:
+    if live.classes and data.class_names and live.classes != data.class_names[: len(live.classes)]:
         return "its classes are others, or in another order"
     return None
 
 
-def _fairness(manifest: Manifest, data: LabelledGraph) -> tuple[bool | None, str]:
-    """Whether the champion, too, has not seen the held-out nodes in training."""
-    if manifest.training.get("warm_start"):
-        told = "the live version began from another one's weights, and what those were trained on is not known here"
-        return None, told
-    if manifest.dataset.get("sha256") == data.sha256():
+def _fairness(live: Manifest, data: LabelledGraph) -> tuple[bool | None, str]:
+    """Whether the held-out nodes were held out from the training of the live version, too."""
+    if live.training.get("warm_start"):
+        return None, "the live version started from another version's weights, whose training nodes are not known here"
+    if live.dataset.get("sha256") == data.sha256():
         return True, "both were trained on the same data with the same split"
-    if data.drawn is not None and manifest.training.get("split") == data.drawn:
+    if data.drawn is not None and live.training.get("split") == data.drawn:
         return True, "the data has changed, and a node that kept its id (or row) kept its part"
     return False, (
         "the live version was trained on other data or another split, and may have trained on some of these nodes, "
@@ -205,34 +189,39 @@ def _fairness(manifest: Manifest, data: LabelledGraph) -> tuple[bool | None, str
     )
 
 
-def _answers(one: Contestant, data: LabelledGraph, *nodes: NDArray[np.int64]) -> list[Answers]:
-    summary = summarize(one.config, one.weights, data.graph)
-    model = InferenceModel(one.config, one.weights)
-    return [model.known(summary.states, summary.sums, part) for part in nodes]
+def _answers(snapshot: Snapshot, data: LabelledGraph, *samples: NDArray[np.int64]) -> list[Answers]:
+    """The answers of a version for nodes of the data: stored ones if it was published over it, else of a full forward."""
+    if snapshot.manifest.dataset.get("sha256") == data.sha256():
+        return [snapshot.known(nodes) for nodes in samples]
+
+    def allocate(_name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """A mapped file without a name, in the store, where publishing has needed as much space: bounds the memory."""
+        with TemporaryFile(dir=snapshot.folder.parent) as file:
+            os.posix_fallocate(file.fileno(), 0, math.prod(shape) * dtype.itemsize)
+            return np.memmap(file, dtype, "r+", shape=shape)
+
+    summary = summarize(snapshot.manifest.config, snapshot.weights, data.graph, allocate=allocate)
+    return [snapshot.model.known(summary.states, summary.sums, nodes) for nodes in samples]
 
 
-def _widened(logits: Any, width: int) -> NDArray[Any]:
-    """A class that the champion has never heard of is one that it never answers."""
-    array = np.asarray(logits)
-    missing = width - array.shape[1]
-    return np.pad(array, ((0, 0), (0, missing)), constant_values=np.finfo(array.dtype).min / 4) if missing else array
+def _add_missing_classes(logits: NDArray[Any], width: int) -> NDArray[Any]:
+    """Adds columns for classes that the live version does not know, with logits so low that it never answers them."""
+    missing = width - logits.shape[1]
+    return np.pad(logits, ((0, 0), (0, missing)), constant_values=np.finfo(logits.dtype).min / 4) if missing else logits
 
 
-def _spread(count: int) -> NDArray[np.int64]:
-    return np.unique(np.linspace(0, count - 1, min(count, COMPARED_NODES)).astype(np.int64))
-
-
-def _flips(old: NDArray[Any], new: NDArray[Any], task: Task) -> float | None:
+def _label_flips(live: NDArray[Any], new: NDArray[Any], task: Task) -> float | None:
     if task == "regression":
         return None
     if task == "multiclass":
-        return float((old.argmax(axis=1) != new.argmax(axis=1)).mean())
-    width = min(old.shape[1], new.shape[1])
-    return float(((old[:, :width] > 0) != (new[:, :width] > 0)).any(axis=1).mean())
+        return float((live.argmax(axis=1) != new.argmax(axis=1)).mean())
+    width = min(live.shape[1], new.shape[1])
+    return float(((live[:, :width] > 0) != (new[:, :width] > 0)).any(axis=1).mean())
 
 
-def _cosine(old: NDArray[Any], new: NDArray[Any]) -> float | None:
-    if old.shape != new.shape:
+def _mean_cosine(live: NDArray[Any], new: NDArray[Any]) -> float | None:
+    if live.shape != new.shape:
         return None
-    lengths = np.linalg.norm(old, axis=1) * np.linalg.norm(new, axis=1)
-    return float(np.mean((old * new).sum(axis=1)[lengths > 0] / lengths[lengths > 0])) if (lengths > 0).any() else None
+    lengths = np.linalg.norm(live, axis=1) * np.linalg.norm(new, axis=1)
+    products = (live * new).sum(axis=1)[lengths > 0] / lengths[lengths > 0]
+    return float(products.mean()) if len(products) else None

@@ -1,4 +1,4 @@
-"""Small SVG charts for the report: no script, no font, no file from elsewhere."""
+"""Small SVG charts for the report, without scripts, fonts or other files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Series = tuple[str, Sequence[float]]
 
 
 def lines(title: str, across: Sequence[float], series: Sequence[Series], x_label: str) -> str:
-    """Each series over `across`, with a scale of its own if there are two (left and right), else one for all."""
+    """Draws each series over `across`. Two series have a scale each (left and right); otherwise all share one."""
     body = [_frame(title, x_label)]
     low, high = min(across), max(across)
     for number, (name, values) in enumerate(series):
-        bottom, top = _range(values if len(series) == 2 else [value for _, those in series for value in those])
+        bottom, top = _range(values if len(series) == 2 else [value for _, numbers in series for value in numbers])
         points = [f"{_x(x, low, high):.1f},{_y(y, bottom, top):.1f}" for x, y in zip(across, values, strict=True)]
         color = COLORS[number % len(COLORS)]
         body.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{color}" stroke-width="1.5"/>')
@@ -30,10 +30,10 @@ def lines(title: str, across: Sequence[float], series: Sequence[Series], x_label
 
 
 def bars(title: str, names: Sequence[str], values: Sequence[float], notes: Sequence[str], x_label: str) -> str:
-    """One bar per name, from 0 to 1, with a note above each."""
+    """Draws a bar per name, with a value from 0 to 1 and a note above it."""
     body, step = [_frame(title, x_label)], (WIDTH - 2 * MARGIN) / max(1, len(names))
-    for place, (name, value, note) in enumerate(zip(names, values, notes, strict=True)):
-        x, y = MARGIN + place * step, _y(value, 0, 1)
+    for number, (name, value, note) in enumerate(zip(names, values, notes, strict=True)):
+        x, y = MARGIN + number * step, _y(value, 0, 1)
         body.append(
             f'<rect x="{x + 2:.1f}" y="{y:.1f}" width="{step - 4:.1f}" '
             f'height="{HEIGHT - MARGIN - y:.1f}" fill="{COLORS[0]}"/>'
@@ -44,8 +44,8 @@ def bars(title: str, names: Sequence[str], values: Sequence[float], notes: Seque
     return _svg(body)
 
 
-def diagonal(chart: str) -> str:
-    """The same chart with the line where both axes agree."""
+def add_diagonal(chart: str) -> str:
+    """Adds the line where both axes have the same value."""
     ends = f'x1="{MARGIN}" y1="{HEIGHT - MARGIN}" x2="{WIDTH - MARGIN}" y2="{MARGIN}"'
     line = f'<line {ends} stroke="#999" stroke-dasharray="4"/>'
     return chart.replace("</svg>", f"{line}</svg>")

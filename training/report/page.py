@@ -1,19 +1,18 @@
-"""`report.html`: what a training run did, on one page that needs nothing else."""
+"""`report.html`: the results of a training run on one page, without scripts or other files."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from html import escape
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn import metrics
 
-from sgformer import SGFormer, probabilities, summarize
+from sgformer import SGFormer, Summary, probabilities
 from training.data.labelled import PARTS, TEST, LabelledGraph
 from training.fit.loop import TrainedModel, TrainingConfig
 from training.report import charts
@@ -25,17 +24,50 @@ td,th{padding:.2rem .6rem;text-align:right;border-bottom:1px solid #e5e7eb}td:fi
 .scroll{overflow-x:auto}.note{color:#6b7280}"""
 BINS = 10
 MAX_CLASSES = 60
-"""Of a confusion matrix that a person could still read."""
+"""The largest confusion matrix that is still readable."""
+SAMPLED_NODES = 5000
+CHUNK_NODES = 65_536
 
 
-def report(title: str, data: LabelledGraph, trained: TrainedModel, training: TrainingConfig) -> str:
+@dataclass(frozen=True)
+class Predictions:
+    """Of the test nodes: true classes, predicted classes, and the probabilities of the predicted classes."""
+
+    nodes: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+    confidence: NDArray[np.float32]
+    right: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, data: LabelledGraph, trained: TrainedModel) -> Predictions:
+        """Works in chunks: a copy of all logits and probabilities would be as large as the model's states."""
+        nodes = data.nodes(TEST)
+        predicted, confidence = np.empty(len(nodes), dtype=np.int64), np.empty(len(nodes), dtype=np.float32)
+        for start in range(0, len(nodes), CHUNK_NODES):
+            chunk = slice(start, start + CHUNK_NODES)
+            logits = trained.logits[nodes[chunk]]
+            predicted[chunk] = logits.argmax(axis=1)
+            confidence[chunk] = probabilities(logits, "multiclass").max(axis=1)
+        return cls(nodes, data.labels[nodes], predicted, confidence, predicted == data.labels[nodes])
+
+
+def render_report(title: str, data: LabelledGraph, trained: TrainedModel, training: TrainingConfig, summary: Summary) -> str:
+    """`summary` is the full-graph forward of the trained model over the data's graph."""
     graph = data.graph
-    head = f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features:,} features, {data.task}"
-    sections = [_scores(data, trained), f'<div class="charts">{"".join(_charts(data, trained))}</div>']
-    if data.task == "multiclass":
-        sections += [_per_class(data, trained), _confusion(data, trained)]
-    sections += [_settings(data, trained.model, training)]
-    body = f"<h1>{escape(title)}</h1><p class='note'>{head}</p>{''.join(sections)}"
+    sizes = f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features:,} features, {data.task}"
+    images, tables = [*_training_curves(data, trained), _branch_shares(trained.model, summary)], []
+    if data.task == "multiclass" and len(data.nodes(TEST)):
+        test = Predictions.of(data, trained)
+        images += [_calibration(test), _accuracy_by_degree(test, graph.adjacency.degrees(test.nodes))]
+        tables = [_class_scores(data, test), _confusion_matrix(data, test)]
+    sections = [
+        _scores(data, trained),
+        f'<div class="charts">{"".join(images)}</div>',
+        *tables,
+        _settings(data, trained.model, training),
+    ]
+    body = f"<h1>{escape(title)}</h1><p class='note'>{sizes}</p>{''.join(sections)}"
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width,initial-scale=1"><style>{STYLE}</style></head>'
@@ -53,91 +85,80 @@ def _scores(data: LabelledGraph, trained: TrainedModel) -> str:
     return f"<h2>Scores</h2><p>{note}</p>{_table(['', 'nodes', *names], rows)}"
 
 
-def _charts(data: LabelledGraph, trained: TrainedModel) -> list[str]:
+def _training_curves(data: LabelledGraph, trained: TrainedModel) -> list[str]:
+    """A single epoch is no curve."""
     epochs = [epoch.number for epoch in trained.history]
     curves: list[charts.Series] = [
         ("loss", [epoch.loss for epoch in trained.history]),
         (f"validation {data.metric}", [epoch.validation for epoch in trained.history]),
     ]
-    found = [charts.lines("Training", epochs, curves, "epoch")] if len(epochs) > 1 else []
-    found.append(_branches(trained.model, data))
-    nodes = data.nodes(TEST)
-    if data.task == "multiclass" and len(nodes):
-        right = trained.logits[nodes].argmax(axis=1) == data.labels[nodes]
-        found += [_calibration(trained.logits[nodes], right), _by_degree(data.graph.adjacency.degrees(nodes), right)]
-    return found
+    return [charts.lines("Training", epochs, curves, "epoch")] if len(epochs) > 1 else []
 
 
-def _calibration(logits: NDArray[Any], right: NDArray[np.bool_]) -> str:
-    sure = probabilities(logits, "multiclass").max(axis=1)
-    places = np.minimum((sure * BINS).astype(int), BINS - 1)
-    counts = np.bincount(places, minlength=BINS)
-    shares = np.bincount(places, weights=right, minlength=BINS) / np.maximum(counts, 1)
-    names = [f"{(place + 0.5) / BINS:.2f}" for place in range(BINS)]
-    chart = charts.bars(
-        "Calibration: share right, by how sure (test)", names, shares.tolist(), [str(n) for n in counts], "sure"
-    )
-    return charts.diagonal(chart)
-
-
-def _by_degree(degrees: NDArray[np.int64], right: NDArray[np.bool_]) -> str:
-    """In powers of two: 0, 1, 2-3, 4-7, ..."""
-    places = np.where(degrees > 0, np.floor(np.log2(np.maximum(degrees, 1))).astype(int) + 1, 0)
-    kept = np.unique(places)
-    names = ["0" if place == 0 else f"{2 ** (place - 1)}+" for place in kept]
-    shares = [float(right[places == place].mean()) for place in kept]
-    counts = [str(int((places == place).sum())) for place in kept]
-    return charts.bars("Accuracy by number of neighbours (test)", names, shares, counts, "neighbours")
-
-
-def _branches(model: SGFormer, data: LabelledGraph) -> str:
-    """How much of an embedding comes from each branch: mean lengths of (1 - alpha) AN and alpha GN."""
-    config = model.config
-    summary = summarize(config, model.weights(), data.graph)
-    nodes = np.random.default_rng(0).permutation(data.graph.num_nodes)[:5000]
+def _branch_shares(model: SGFormer, summary: Summary) -> str:
+    """How much of an embedding comes from each branch: mean lengths of (1 - alpha) AN and alpha GN, over a sample."""
+    config, count = model.config, summary.states.num_nodes
+    nodes = np.unique(np.linspace(0, count - 1, min(count, SAMPLED_NODES)).astype(np.int64))
     graph_part = np.asarray(summary.states.layers[-1][nodes])
     embeddings = model.inference().known(summary.states, summary.sums, nodes).embeddings
     if config.combine == "cat":
-        attention = embeddings[:, : config.hidden]
+        attention_part = embeddings[:, : config.hidden]
     else:
         graph_part = config.alpha * graph_part
-        attention = embeddings - graph_part
-    lengths = [float(np.linalg.norm(part, axis=1).mean()) for part in (attention, graph_part)]
+        attention_part = embeddings - graph_part
+    lengths = [float(np.linalg.norm(part, axis=1).mean()) for part in (attention_part, graph_part)]
     shares = [length / max(sum(lengths), 1e-12) for length in lengths]
     notes = [f"{share:.0%}" for share in shares]
     return charts.bars("Share of the embedding's length", ["attention", "graph"], shares, notes, "branch")
 
 
-def _per_class(data: LabelledGraph, trained: TrainedModel) -> str:
-    nodes = data.nodes(TEST)
-    if not len(nodes):
-        return ""
-    truth, answers = data.labels[nodes], trained.logits[nodes].argmax(axis=1)
-    labels = np.arange(data.num_outputs)
-    parts = metrics.precision_recall_fscore_support(truth, answers, labels=labels, zero_division=0.0)
+def _calibration(test: Predictions) -> str:
+    bins = np.minimum((test.confidence * BINS).astype(int), BINS - 1)
+    counts = np.bincount(bins, minlength=BINS)
+    accuracies = np.bincount(bins, weights=test.right, minlength=BINS) / np.maximum(counts, 1)
+    names = [f"{(number + 0.5) / BINS:.2f}" for number in range(BINS)]
+    title = "Calibration: accuracy by predicted probability (test)"
+    chart = charts.bars(title, names, accuracies.tolist(), [str(count) for count in counts], "predicted probability")
+    return charts.add_diagonal(chart)
+
+
+def _accuracy_by_degree(test: Predictions, degrees: NDArray[np.int64]) -> str:
+    """Degrees in powers of two: 0, 1, 2-3, 4-7, ..."""
+    bins = np.where(degrees > 0, np.floor(np.log2(np.maximum(degrees, 1))).astype(int) + 1, 0)
+    counts = np.bincount(bins)
+    accuracies = np.bincount(bins, weights=test.right) / np.maximum(counts, 1)
+    used = np.flatnonzero(counts)
+    names = ["0" if number == 0 else f"{2 ** (number - 1)}+" for number in used.tolist()]
+    notes = [str(count) for count in counts[used]]
+    title = "Accuracy by number of neighbours (test)"
+    return charts.bars(title, names, accuracies[used].tolist(), notes, "neighbours")
+
+
+def _class_scores(data: LabelledGraph, test: Predictions) -> str:
+    names = _class_names(data)
+    labels = np.arange(len(names))
+    scores = metrics.precision_recall_fscore_support(test.labels, test.predicted, labels=labels, zero_division=0.0)
     rows = [
-        [_class_name(data, label), *(f"{part[label]:.3f}" for part in parts[:3]), f"{parts[3][label]:,}"]
-        for label in labels.tolist()
+        [name, *(f"{score[label]:.3f}" for score in scores[:3]), f"{scores[3][label]:,}"] for label, name in enumerate(names)
     ]
     return f"<h2>Classes (test)</h2>{_table(['class', 'precision', 'recall', 'F1', 'nodes'], rows)}"
 
 
-def _confusion(data: LabelledGraph, trained: TrainedModel) -> str:
-    nodes = data.nodes(TEST)
-    if not len(nodes) or data.num_outputs > MAX_CLASSES:
+def _confusion_matrix(data: LabelledGraph, test: Predictions) -> str:
+    names = [escape(name) for name in _class_names(data)]
+    if len(names) > MAX_CLASSES:
         return ""
-    labels = np.arange(data.num_outputs)
-    matrix = metrics.confusion_matrix(data.labels[nodes], trained.logits[nodes].argmax(axis=1), labels=labels)
-    largest = matrix.max(axis=1, keepdims=True).clip(min=1)
+    matrix = metrics.confusion_matrix(test.labels, test.predicted, labels=np.arange(len(names)))
+    opacities = 0.6 * matrix / matrix.max(axis=1, keepdims=True).clip(min=1)
     rows = []
-    for label in labels.tolist():
-        shades = [
-            f'<td style="background:rgba(37,99,235,{share:.2f})">{n}</td>'
-            for n, share in zip(matrix[label], (matrix / largest)[label] * 0.6, strict=True)
+    for name, counts, shades in zip(names, matrix, opacities, strict=True):
+        cells = [
+            f'<td style="background:rgba(37,99,235,{shade:.2f})">{count}</td>'
+            for count, shade in zip(counts, shades, strict=True)
         ]
-        rows.append(f"<tr><th>{escape(_class_name(data, label))}</th>{''.join(shades)}</tr>")
-    header = "".join(f"<th>{escape(_class_name(data, label))}</th>" for label in labels.tolist())
-    table = f"<table><tr><th>true \\ said</th>{header}</tr>{''.join(rows)}</table>"
+        rows.append(f"<tr><th>{name}</th>{''.join(cells)}</tr>")
+    header = "".join(f"<th>{name}</th>" for name in names)
+    table = f"<table><tr><th>true \\ predicted</th>{header}</tr>{''.join(rows)}</table>"
     return f'<h2>Confusion matrix (test)</h2><div class="scroll">{table}</div>'
 
 
@@ -155,11 +176,11 @@ def _settings(data: LabelledGraph, model: SGFormer, training: TrainingConfig) ->
     return f"<h2>Settings</h2>{''.join(tables)}"
 
 
-def _class_name(data: LabelledGraph, label: int) -> str:
-    return data.class_names[label] if data.class_names else str(label)
+def _class_names(data: LabelledGraph) -> list[str]:
+    return list(data.class_names or map(str, range(data.num_outputs)))
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    return f'<div class="scroll"><table><tr>{head}</tr>{"".join(f"<tr>{line}</tr>" for line in lines)}</table></div>'
+    lines = ["".join(f"<th>{escape(cell)}</th>" for cell in header)]
+    lines += ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
+    return f'<div class="scroll"><table>{"".join(f"<tr>{line}</tr>" for line in lines)}</table></div>'

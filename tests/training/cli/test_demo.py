@@ -1,3 +1,5 @@
+"""The demo command, wrong settings, and splits."""
+
 from __future__ import annotations
 
 import json
@@ -20,31 +22,31 @@ from training.fit.loop import TrainingConfig, train
 def test_the_demo_learns_digits_and_its_new_node_is_exact(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "training", "--recipe", "digits", "--epochs", "40", "--json", "--activate"]
     result = subprocess.run([*command, "--store", str(tmp_path / "models")], capture_output=True, text=True, check=True)
-    told = json.loads(result.stdout)
+    result_json = json.loads(result.stdout)
     assert result.stderr == ""
-    assert told["nodes"] == 1796
-    assert told["scores"]["test"]["accuracy"] > 0.95
-    assert told["new_node"]["exactness"] == "exact"
-    assert told["new_node"]["label"] == told["new_node"]["truth"]
-    assert told["new_node"]["recomputed"] == digits.NEIGHBORS
-    assert told["new_node"]["largest_difference"] < 1e-5
+    assert result_json["nodes"] == 1796
+    assert result_json["scores"]["test"]["accuracy"] > 0.95
+    assert result_json["new_node"]["exactness"] == "exact"
+    assert result_json["new_node"]["label"] == result_json["new_node"]["truth"]
+    assert result_json["new_node"]["recomputed"] == digits.NEIGHBORS
+    assert result_json["new_node"]["largest_difference"] < 1e-5
     with Store(tmp_path / "models").model("digits").open() as snapshot:
-        assert snapshot.manifest.scores["test_accuracy"] == told["scores"]["test"]["accuracy"]
+        assert snapshot.manifest.scores["test_accuracy"] == result_json["scores"]["test"]["accuracy"]
         assert snapshot.manifest.classes == tuple("0123456789")
         assert snapshot.manifest.training["regime"] == "full graph"
     assert b"<html" in (Store(tmp_path / "models").model("digits").report(1) or b"")
-    assert not list((tmp_path / "training").iterdir()), "a published run needs no checkpoint"
+    assert not list((tmp_path / "training").iterdir()), "the checkpoint is removed after publishing"
 
 
-def test_a_person_sees_the_score_and_the_drawing(
+def test_the_terminal_shows_the_score_and_the_drawing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["--epochs", "2", "--hidden", "8", "--no-publish"]) == 0
-    shown = capsys.readouterr().out
-    assert "test accuracy" in shown
-    assert "@@" in shown
-    assert "exact: " in shown
+    output = capsys.readouterr().out
+    assert "test accuracy" in output
+    assert "@@" in output
+    assert "exact: " in output
 
 
 @pytest.mark.parametrize(
@@ -59,17 +61,19 @@ def test_a_person_sees_the_score_and_the_drawing(
         (["--recipe", "soup"], "there is no recipe 'soup', expected a file.toml or one of"),
     ],
 )
-def test_a_bad_setting_is_one_line_and_exit_code_two(
+def test_a_wrong_setting_gives_one_line_and_exit_code_2(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments, "--no-publish"]) == 2
     assert capsys.readouterr().err.startswith(f"sgf-train: {message}")
 
 
-def test_missing_data_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_data_set_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("SGF_DATA_ROOT", str(tmp_path))
     assert main(["--dataset", "actor", "--no-publish"]) == 1
-    assert "actor.npz is not there: set SGF_DATA_ROOT" in capsys.readouterr().err
+    assert "actor.npz does not exist: set SGF_DATA_ROOT" in capsys.readouterr().err
     assert main(["--dataset", "soup", "--no-publish"]) == 1
     assert "there is no data set 'soup', expected one of digits, cora" in capsys.readouterr().err
 
@@ -82,7 +86,7 @@ def test_the_same_seed_gives_the_same_weights() -> None:
         np.testing.assert_array_equal(array, second[name])
 
 
-def test_every_labelled_node_is_in_one_part() -> None:
+def test_a_random_split_has_every_labelled_node_in_one_part() -> None:
     labelled = np.arange(1000) % 10 != 0
     split = random_split(labelled, seed=0)
     assert [int((split == part).sum()) for part in (TRAIN, VALIDATION, TEST)] == [450, 225, 225]
@@ -90,7 +94,7 @@ def test_every_labelled_node_is_in_one_part() -> None:
     assert not np.array_equal(split, random_split(labelled, seed=1))
 
 
-def test_some_nodes_of_every_class_train() -> None:
+def test_a_split_per_class_has_20_training_nodes_of_every_class() -> None:
     labels = np.random.default_rng(0).integers(0, 5, 3000)
     split = per_class_split(labels, seed=0)
     assert np.bincount(labels[split == TRAIN]).tolist() == [20] * 5

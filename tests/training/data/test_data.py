@@ -1,4 +1,4 @@
-"""Data sets from their raw files, and data that users bring."""
+"""Reading data sets from their raw files, and users' data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_sparse_features_stay_sparse(root: Path) -> None:
     assert datasets.load("deezer", root=root).graph.num_features == 500
 
 
-def test_the_number_of_the_split_chooses(root: Path) -> None:
+def test_the_number_selects_the_split(root: Path) -> None:
     first, second, again = (datasets.load("actor", split, root=root) for split in (0, 1, 10))
     assert not np.array_equal(first.split, second.split)
     np.testing.assert_array_equal(first.split, again.split)
@@ -47,7 +47,7 @@ def test_the_number_of_the_split_chooses(root: Path) -> None:
     assert not np.array_equal(drawn[0], drawn[1])
 
 
-def test_ogb_is_read_as_it_is(root: Path) -> None:
+def test_ogb_has_its_tasks_metrics_and_missing_labels(root: Path) -> None:
     proteins = datasets.load("ogbn-proteins", root=root)
     assert (proteins.task, proteins.metric, proteins.num_outputs) == ("multilabel", "roc_auc", 5)
     assert proteins.graph.num_features == 8
@@ -58,7 +58,7 @@ def test_ogb_is_read_as_it_is(root: Path) -> None:
     assert (papers.split[::5] == UNUSED).all()
 
 
-def test_pokec_has_users_and_missing_genders(root: Path) -> None:
+def test_pokec_has_user_ids_and_missing_labels(root: Path) -> None:
     data = datasets.load("pokec", root=root)
     assert data.labels[4] == -1
     assert data.split[4] == UNUSED
@@ -67,7 +67,7 @@ def test_pokec_has_users_and_missing_genders(root: Path) -> None:
     assert data.class_names == ("female", "male")
 
 
-def test_packages_have_names(root: Path) -> None:
+def test_debian_has_package_names_as_ids(root: Path) -> None:
     ids = datasets.load("debian", root=root).node_ids
     assert ids is not None
     assert ids.rows(["package-7"]).tolist() == [7]
@@ -81,7 +81,7 @@ def test_a_generated_graph_has_communities_and_hubs() -> None:
     assert degrees.max() > 10 * np.median(degrees)
 
 
-def test_an_npz_without_a_split_gets_one(tmp_path: Path) -> None:
+def test_an_npz_without_a_split_gets_a_random_one(tmp_path: Path) -> None:
     labels = np.arange(20) % 3
     labels[:4] = -1
     np.savez(tmp_path / "graph.npz", **user_arrays(y=labels, class_names=np.array(["a", "b", "c"])))
@@ -102,7 +102,7 @@ def test_an_npz_with_masks_or_a_split_keeps_them(tmp_path: Path) -> None:
         np.testing.assert_array_equal(read_user_data(tmp_path / f"{name}.npz").split, split)
 
 
-def test_the_task_is_told_from_the_labels(tmp_path: Path) -> None:
+def test_the_task_is_derived_from_the_labels(tmp_path: Path) -> None:
     for labels, task, metric in (
         (np.arange(20) % 3, "multiclass", "accuracy"),
         ((RNG.random((20, 2)) < 0.5).astype(float), "multilabel", "roc_auc"),
@@ -124,7 +124,7 @@ def test_the_task_is_told_from_the_labels(tmp_path: Path) -> None:
         ({"y": np.full(20, np.inf)}, None, "y: row 0 is infinite"),
         ({"y": np.array(["a"] * 20)}, None, "y holds <U1"),
         ({"y": RNG.random(20)}, "multiclass", "y holds float64, expected classes"),
-        ({"y": np.zeros(20, dtype=int)}, None, "y has a single class: there is nothing to tell apart"),
+        ({"y": np.zeros(20, dtype=int)}, None, "y has a single class, expected at least two"),
         ({"y": np.arange(20) * 10**11}, None, "which is more than there are nodes"),
         ({"class_names": np.array(["a"])}, None, "y has class 2, class_names has 1 names"),
         ({"split": np.full(20, 3)}, None, "split is int64 (20,), expected 20 of 0 (train)"),
@@ -133,7 +133,7 @@ def test_the_task_is_told_from_the_labels(tmp_path: Path) -> None:
         (dict.fromkeys(("train_mask", "val_mask", "test_mask"), np.ones(20)), None, "train_mask is float64 (20,)"),
     ],
 )
-def test_an_npz_that_cannot_be_trained_on(tmp_path: Path, changes: dict[str, Any], task: Any, reason: str) -> None:
+def test_a_wrong_npz_is_refused(tmp_path: Path, changes: dict[str, Any], task: Any, reason: str) -> None:
     np.savez(tmp_path / "graph.npz", **user_arrays(**changes))
     with pytest.raises(DataError) as caught:
         read_user_data(tmp_path / "graph.npz", task)
@@ -167,7 +167,7 @@ def test_a_folder_of_tables_is_a_graph(tmp_path: Path, kind: str) -> None:
         ({"nodes": {"height": None, "width": None}}, "no feature columns besides id, label and split"),
     ],
 )
-def test_a_folder_that_is_no_graph(tmp_path: Path, kind: str, changes: dict[str, Any], reason: str) -> None:
+def test_a_wrong_folder_is_refused(tmp_path: Path, kind: str, changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(DataError) as caught:
         read_user_data(write_folder(tmp_path / "pets", kind, **changes))
     assert reason in str(caught.value)
@@ -184,7 +184,7 @@ def test_a_folder_that_is_no_graph(tmp_path: Path, kind: str, changes: dict[str,
         (["b", "a", None, "b"], None, [1, 0, -1, 1], ("a", "b")),
     ],
 )
-def test_labels_are_what_they_look_like(
+def test_labels_are_classes_or_values(
     tmp_path: Path, kind: str, labels: list[Any], task: Any, expected: list[Any], names: Any
 ) -> None:
     data = read_user_data(write_folder(tmp_path / "pets", kind, nodes={"label": labels * 5}), task)
@@ -194,7 +194,7 @@ def test_labels_are_what_they_look_like(
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_ids_are_kept_as_they_are_written(tmp_path: Path, kind: str) -> None:
+def test_ids_keep_their_written_form(tmp_path: Path, kind: str) -> None:
     ids = [f"{number:03}" for number in range(20)]
     edges = {"source": ["001", "002", "003"], "target": ["004", "005", "006"]}
     data = read_user_data(write_folder(tmp_path / "a", kind, nodes={"id": ids}, edges=edges))
@@ -219,7 +219,7 @@ def test_a_table_in_another_encoding_is_refused(tmp_path: Path) -> None:
         read_user_data(tmp_path / "pets")
 
 
-def test_texts_of_users_may_hold_quotes(root: Path, tmp_path: Path) -> None:
+def test_profile_texts_may_contain_quotes(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root / "pokec", tmp_path / "pokec")
     path = tmp_path / "pokec" / "soc-pokec-profiles.txt"
     path.parent.chmod(0o755)
@@ -228,7 +228,7 @@ def test_texts_of_users_may_hold_quotes(root: Path, tmp_path: Path) -> None:
     assert datasets.load("pokec", root=tmp_path).graph.num_nodes == 30
 
 
-def test_a_folder_without_tables(tmp_path: Path) -> None:
+def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"there is neither nodes.parquet nor nodes.csv in"):
         read_user_data(tmp_path)
     (tmp_path / "nodes.parquet").write_bytes(b"hello")
@@ -236,7 +236,7 @@ def test_a_folder_without_tables(tmp_path: Path) -> None:
         read_user_data(tmp_path)
 
 
-def test_ids_are_whole_numbers_as_far_as_64_bits_go(tmp_path: Path) -> None:
+def test_ids_beyond_64_bits_are_text(tmp_path: Path) -> None:
     largest, beyond = [str(2**63 - 1 - row) for row in range(20)], [str(2**63 + row) for row in range(20)]
     for ids, first in ((largest, 2**63 - 1), (beyond, str(2**63)), (["²", *largest[1:]], "²")):
         edges = {"source": ids[:3], "target": ids[3:6]}
@@ -245,6 +245,6 @@ def test_ids_are_whole_numbers_as_far_as_64_bits_go(tmp_path: Path) -> None:
         assert data.node_ids.rows([first]).tolist() == [0]
 
 
-def test_a_split_that_is_no_text_is_named(tmp_path: Path) -> None:
+def test_a_split_that_is_not_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"row 1, column split: \['train'\], expected train"):
         read_user_data(write_folder(tmp_path / "pets", "parquet", nodes={"split": [["train"]] * 20}))

@@ -1,4 +1,4 @@
-"""The loop: every task learns, mini-batches are what they say, and a killed run ends as if it had not been killed."""
+"""Every task learns, mini-batches are induced subgraphs, and a killed run that is resumed gives the same weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.sgformer.cases import graphs
 from tests.training.samples import config, labelled
 from training.__main__ import main
 from training.fit import tasks
-from training.fit.batches import induced, random_partition
+from training.fit.batches import induced_subgraph, random_partition
 from training.fit.checkpoint import CheckpointError
 from training.fit.loop import Epoch, Stopped, TrainingConfig, TrainingError, _optimizer, train
 
@@ -38,25 +38,25 @@ def test_every_task_learns(task: Any, least: float, batch_nodes: int | None) -> 
     assert set(trained.scores) == {"train", "validation", "test"}
 
 
-def test_patience_ends_a_run_that_does_not_get_better() -> None:
+def test_patience_ends_a_run_that_does_not_improve() -> None:
     data = labelled()
-    frozen = config(data, gnn_batch_norm=False)  # its running statistics would move without any learning
+    frozen = config(data, gnn_batch_norm=False)  # its running statistics change even with a learning rate of 0
     trained = train(frozen, data, TrainingConfig(epochs=500, learning_rate=0.0, patience=3))
     assert len(trained.history) == 4
 
 
-def test_the_two_branches_have_a_weight_decay_each() -> None:
+def test_each_branch_has_its_own_weight_decay() -> None:
     model = SGFormer(config(labelled(), gnn_input="own"))
     optimizer = _optimizer(model, TrainingConfig(weight_decay=0.1, gnn_weight_decay=0.2))
-    decay = {id(one): group["weight_decay"] for group in optimizer.param_groups for one in group["params"]}
-    found = {name: decay[id(one)] for name, one in model.named_parameters()}
-    assert {name.partition(".")[0] for name, one in found.items() if one == 0.2} == {
+    by_id = {id(tensor): group["weight_decay"] for group in optimizer.param_groups for tensor in group["params"]}
+    decays = {name: by_id[id(tensor)] for name, tensor in model.named_parameters()}
+    assert {name.partition(".")[0] for name, decay in decays.items() if decay == 0.2} == {
         "graph_input",
         "graph_input_norm",
         "graph_layers",
         "output",
     }
-    assert {name.partition(".")[0] for name, one in found.items() if one == 0.1} == {
+    assert {name.partition(".")[0] for name, decay in decays.items() if decay == 0.1} == {
         "input",
         "input_norm",
         "query",
@@ -67,7 +67,7 @@ def test_the_two_branches_have_a_weight_decay_each() -> None:
 
 
 @pytest.mark.parametrize("task", ["multiclass", "regression"])
-def test_training_that_comes_apart_says_so(task: Any) -> None:
+def test_training_that_diverges_raises(task: Any) -> None:
     data = labelled(task)
     with pytest.raises(TrainingError, match=r"epoch \d+: loss .*a smaller learning rate\?"):
         train(config(data, input_layer_norm=False), data, TrainingConfig(epochs=30, learning_rate=1e30))
@@ -98,16 +98,18 @@ def test_an_induced_graph_of_sparse_features(graph: Graph) -> None:
 
 def check_induced(graph: Graph) -> None:
     nodes = np.flatnonzero(np.random.default_rng(graph.num_nodes).random(graph.num_nodes) < 0.6)
-    part = induced(graph, nodes)
+    part = induced_subgraph(graph, nodes)
     edges = graph.adjacency.edge_index()
     place = {node: number for number, node in enumerate(nodes.tolist())}
     expected = {(place[a], place[b]) for a, b in edges.T.tolist() if a in place and b in place}
     assert {(a, b) for a, b in part.adjacency.edge_index().T.tolist()} == expected
-    whole, rows = (one.toarray() if isinstance(one, SparseRows) else one for one in (graph.features, part.features))
+    whole, rows = (
+        features.toarray() if isinstance(features, SparseRows) else features for features in (graph.features, part.features)
+    )
     np.testing.assert_array_equal(rows, whole[nodes])
 
 
-def test_scores_leave_unlabelled_entries_out() -> None:
+def test_scores_ignore_unlabelled_entries() -> None:
     labels = np.array([[1.0, np.nan], [0.0, 1.0], [np.nan, np.nan], [1.0, 0.0]])
     logits = np.array([[2.0, -9.0], [-1.0, 1.0], [9.0, 9.0], [1.0, -2.0]])
     for name in ("roc_auc", "macro_f1", "accuracy"):
@@ -119,7 +121,7 @@ def test_scores_leave_unlabelled_entries_out() -> None:
 
 
 @pytest.mark.parametrize("batch_nodes", [None, 100])
-def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path: Path, batch_nodes: int | None) -> None:
+def test_a_stopped_and_resumed_run_gives_the_same_weights(tmp_path: Path, batch_nodes: int | None) -> None:
     data = labelled()
     settings = TrainingConfig(epochs=12, batch_nodes=batch_nodes, seed=3)
     whole = train(config(data), data, settings)
@@ -140,10 +142,10 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     data, checkpoint = labelled(), tmp_path / "run.safetensors"
     with pytest.raises(Stopped):
         train(config(data), data, TrainingConfig(epochs=9), checkpoint=checkpoint, stop=lambda: True)
-    with pytest.raises(CheckpointError, match="is of a run with another training; start without --resume"):
+    with pytest.raises(CheckpointError, match="belongs to a run with another training; start without --resume"):
         train(config(data), data, TrainingConfig(epochs=8), checkpoint=checkpoint, resume=True)
     other = replace(data, labels=np.roll(data.labels, 1))
-    with pytest.raises(CheckpointError, match="is of a run with another data"):
+    with pytest.raises(CheckpointError, match="belongs to a run with another data"):
         train(config(data), other, TrainingConfig(epochs=9), checkpoint=checkpoint, resume=True)
     checkpoint.write_bytes(b"hello")
     with pytest.raises(CheckpointError, match="is not a checkpoint"):
@@ -158,8 +160,8 @@ def command(store: Path, *flags: str) -> list[str]:
     return [sys.executable, "-m", "training", *settings, "--json", "--store", str(store), *flags]
 
 
-def test_kills_change_nothing(tmp_path: Path) -> None:
-    """kill -9 at random moments of a training process, resumed each time: the published weights are the same."""
+def test_a_killed_and_resumed_run_gives_the_same_weights(tmp_path: Path) -> None:
+    """A training process is killed with SIGKILL at random times and resumed each time."""
     subprocess.run(command(tmp_path / "a" / "models"), check=True, capture_output=True)
     moments, kills = random.Random(0), 0  # noqa: S311  # moments, not secrets
     checkpoint = tmp_path / "b" / "training" / "digits.safetensors"
@@ -177,18 +179,18 @@ def test_kills_change_nothing(tmp_path: Path) -> None:
             kills += 1
         else:
             break
-    assert kills == KILLS, "the run was over before it could be killed often enough"
+    assert kills == KILLS, "the run ended before it was killed often enough"
     subprocess.run(command(tmp_path / "b" / "models", "--resume"), check=True, capture_output=True)
-    one, other = (Store(tmp_path / place / "models").model("digits").open(1) for place in ("a", "b"))
-    with one, other:
-        assert one.weights.keys() == other.weights.keys()
-        for name, array in one.weights.items():
-            np.testing.assert_array_equal(array, other.weights[name])
-        assert one.manifest.scores == other.manifest.scores
+    uninterrupted, killed = (Store(tmp_path / place / "models").model("digits").open(1) for place in ("a", "b"))
+    with uninterrupted, killed:
+        assert uninterrupted.weights.keys() == killed.weights.keys()
+        for name, array in uninterrupted.weights.items():
+            np.testing.assert_array_equal(array, killed.weights[name])
+        assert uninterrupted.manifest.scores == killed.manifest.scores
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_leaves_a_run_that_can_be_resumed(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_run_stopped_by_a_signal_can_be_resumed(tmp_path: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(command(tmp_path / "models", "--epochs", "100000"), stderr=subprocess.PIPE, text=True)
     checkpoint = tmp_path / "training" / "digits.safetensors"
     began = time.monotonic()
@@ -197,8 +199,10 @@ def test_a_signal_leaves_a_run_that_can_be_resumed(tmp_path: Path, number: signa
     os.kill(process.pid, number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors.startswith("stopped; the same command with --resume goes on from ")
+    assert errors.startswith("stopped; the same command with --resume continues from ")
     kept = checkpoint.read_bytes()
     assert not (tmp_path / "models").exists()
     assert main([*command(tmp_path / "models", "--epochs", "1", "--no-publish")[3:]]) == 0
-    assert checkpoint.with_suffix(".earlier.safetensors").read_bytes() == kept, "a new run put the stopped one aside"
+    assert checkpoint.with_suffix(".earlier.safetensors").read_bytes() == kept, (
+        "a new run renames the checkpoint of a stopped run"
+    )

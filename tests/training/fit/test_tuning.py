@@ -1,4 +1,4 @@
-"""The search for settings: by validation only, resumable, and what it finds is a recipe."""
+"""The search for settings uses validation scores only, can be resumed, and writes a recipe."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_tune_then_train(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_few_runs")
-def test_a_search_becomes_a_recipe_and_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_writes_a_recipe_and_can_be_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "mine.toml"
     command = ["tune", "--dataset", "digits", *SMALL, "--out", str(out), "--json"]
     assert main([*command, "--trials", "1"]) == 0
@@ -53,7 +53,7 @@ def test_a_search_becomes_a_recipe_and_goes_on_where_it_was(tmp_path: Path, caps
 
 
 @pytest.mark.usefixtures("_few_runs")
-def test_no_test_label_touches_the_choice() -> None:
+def test_test_labels_do_not_influence_the_search() -> None:
     data = labelled("multiclass")
     shuffled = data.labels.copy()
     tested = data.nodes(TEST)
@@ -67,7 +67,9 @@ def test_no_test_label_touches_the_choice() -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 130)])
-def test_an_interrupt_ends_the_search_with_what_it_found(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_ctrl_c_ends_the_search_with_the_best_so_far_and_sigterm_ends_the_command(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     out = tmp_path / "mine.toml"
     command = [
         sys.executable,
@@ -94,7 +96,7 @@ def test_an_interrupt_ends_the_search_with_what_it_found(tmp_path: Path, number:
     assert code or read_recipe(str(out)).settings["epochs"] == 2
 
 
-def test_a_signal_before_a_training_that_is_to_follow_ends_it_all(tmp_path: Path) -> None:
+def test_ctrl_c_in_a_search_before_a_training_ends_the_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "training", "--dataset", "digits", "--tune", "1", "--activate", *SMALL]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
         try:
@@ -112,24 +114,24 @@ def test_a_signal_before_a_training_that_is_to_follow_ends_it_all(tmp_path: Path
 @pytest.mark.parametrize(
     ("at", "ends_in"),
     [
-        ({1}, "stopped"),  # in the first trial: there is nothing yet to choose from
-        ({12}, "chosen"),  # the first trial asks before it begins and after each of its ten epochs
-        ({12, 15}, "stopped"),  # again, among the finalists
-        ({33}, "stopped"),  # for the first time among them, when the search was done
+        ({1}, "stopped"),  # in the first trial: no trial is complete
+        ({12}, "chosen"),  # after the first trial, which checks before it starts and after each of its ten epochs
+        ({12, 15}, "stopped"),  # a second request, while the finalists run
+        ({33}, "stopped"),  # the first request, while the finalists run
     ],
 )
-def test_who_asks_to_stop_gets_the_best_so_far_and_who_asks_twice_nothing(at: set[int], ends_in: str) -> None:
+def test_the_first_request_to_stop_chooses_the_best_so_far_and_the_second_stops(at: set[int], ends_in: str) -> None:
     """A search of two trials."""
-    questions, asked = 0, 0
+    checks, requests = 0, 0
 
-    def stops() -> int:
-        nonlocal questions, asked
-        questions += 1
-        asked += questions in at
-        return asked
+    def stop_requests() -> int:
+        nonlocal checks, requests
+        checks += 1
+        requests += checks in at
+        return requests
 
     try:
-        found = tuning.tune([labelled("multiclass")], 2, fixed={"epochs": 5, "hidden": 8}, stops=stops)
+        found = tuning.tune([labelled("multiclass")], 2, fixed={"epochs": 5, "hidden": 8}, stop_requests=stop_requests)
     except Stopped:
         assert ends_in == "stopped"
     else:
@@ -140,7 +142,7 @@ def test_who_asks_to_stop_gets_the_best_so_far_and_who_asks_twice_nothing(at: se
     ("text", "message"),
     [
         ("dataset = [", "is not TOML"),
-        ('note = "x"', "does not say its dataset"),
+        ('note = "x"', "has no dataset"),
         ('dataset = "cora"\nnote = "x"\n[model]\nhiden = 3', "unknown settings: hiden"),
     ],
 )

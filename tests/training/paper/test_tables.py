@@ -1,4 +1,4 @@
-"""The paper's tables: run on small data, written as a page."""
+"""The tables of the paper, run on small data and written as a page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _quick(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_can_be_read_and_says_how_it_was_chosen(name: str) -> None:
+def test_every_recipe_is_valid_and_has_a_note(name: str) -> None:
     recipe = read_recipe(name)
     assert recipe.dataset in datasets.DATASETS
     assert set(recipe.settings) <= MODEL_SETTINGS | TRAINING_SETTINGS
@@ -57,13 +57,13 @@ def test_a_table_is_run_and_written(tmp_path: Path, table: str, name: str, capsy
     assert {"medium": "44.9 | 43.6 |", "labels": "(31.6)", "ablation": "| 37.4 |"}[table] in page
 
 
-def test_the_random_split_is_the_one_that_the_authors_commands_draw() -> None:
-    """Written out as their code draws it: class by class from torch's global generator, then once over the rest."""
+def test_the_random_split_equals_that_of_the_authors_code() -> None:
+    """The authors' code shuffles class by class with torch's global generator, then shuffles the rest once."""
     labels = np.random.default_rng(0).integers(0, 3, size=200)
     torch.manual_seed(123)
     train, rest = [], []
-    for one in range(3):
-        nodes = torch.from_numpy(np.flatnonzero(labels == one))
+    for label in range(3):
+        nodes = torch.from_numpy(np.flatnonzero(labels == label))
         shuffled = nodes[torch.randperm(len(nodes))].tolist()
         train += shuffled[:20]
         rest += shuffled[20:]

@@ -1,4 +1,4 @@
-"""From data to a live version, and from a live version to one over a graph that has grown."""
+"""Publishing a trained model, and refreshing a version over a graph that has grown."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from model_store import DataError, Store
-from sgformer import NewNodes, SGFormer
+from sgformer import NewNodes, SGFormer, summarize
 from tests.training.samples import config, labelled, write_folder
 from training import publish, refresh
 from training.__main__ import main
 from training.fit.loop import TrainingConfig, train
-from training.report.page import report
+from training.report.page import render_report
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "models")
 
 
-def test_a_new_node_is_answered_as_the_known_node_that_it_becomes(store: Store) -> None:
-    """The promise, end to end: asked as new against version 1, and as known of version 2, which has it in its graph."""
+def test_a_new_node_is_answered_like_the_same_node_as_a_known_node(store: Store) -> None:
+    """A new node of version 1 is a known node of version 2, whose graph contains it: both answers are equal."""
     data = labelled()
     trained = train(config(data, feature_transform="standard"), data, TrainingConfig(epochs=5))
     publish(trained.model, data.graph, store=store, name="demo", onnx=False, activate=True)
@@ -36,10 +36,10 @@ def test_a_new_node_is_answered_as_the_known_node_that_it_becomes(store: Store) 
     new = NewNodes.build(features, [neighbors], num_nodes=data.graph.num_nodes, num_features=6)
     versions = store.model("demo")
     with versions.open(1) as before, versions.open(2) as after:
-        asked, known = before.extended(new), after.known(np.array([data.graph.num_nodes]))
-        np.testing.assert_allclose(asked.logits, known.logits, atol=1e-5)
-        np.testing.assert_allclose(asked.embeddings, known.embeddings, atol=1e-5)
-        assert asked.exactness == "exact"
+        new_answer, known = before.extended(new), after.known(np.array([data.graph.num_nodes]))
+        np.testing.assert_allclose(new_answer.logits, known.logits, atol=1e-5)
+        np.testing.assert_allclose(new_answer.embeddings, known.embeddings, atol=1e-5)
+        assert new_answer.exactness == "exact"
         assert after.manifest.training["refreshed_from"] == {"version": 1, "snapshot": before.id}
         for name, array in before.weights.items():
             np.testing.assert_array_equal(array, after.weights[name])
@@ -58,20 +58,22 @@ def test_a_pyg_model_with_its_data_is_published(store: Store) -> None:
     from torch_geometric.nn.models import SGFormer as PygSGFormer
 
     data = labelled()
-    theirs = PygSGFormer(6, 8, 3, trans_num_layers=1, gnn_num_layers=2, graph_weight=0.7).eval()
+    pyg_model = PygSGFormer(6, 8, 3, trans_num_layers=1, gnn_num_layers=2, graph_weight=0.7).eval()
     graph = Data(x=torch.tensor(data.graph.features), edge_index=torch.tensor(data.graph.adjacency.edge_index()))
-    publish(theirs, graph, store=store, name="pyg", onnx=False, activate=True)
+    publish(pyg_model, graph, store=store, name="pyg", onnx=False, activate=True)
     with torch.no_grad():
-        expected = theirs(graph.x, graph.edge_index, torch.zeros(300, dtype=torch.long)).exp().numpy()
+        expected = pyg_model(graph.x, graph.edge_index, torch.zeros(300, dtype=torch.long)).exp().numpy()
     with store.model("pyg").open() as snapshot:
         logits = snapshot.known(np.arange(300)).logits
-    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(chances, expected, atol=1e-5)
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(probabilities, expected, atol=1e-5)
     with pytest.raises(DataError, match="cannot publish a SimpleNamespace, expected an SGFormer"):
         publish(SimpleNamespace(), graph, store=store, name="pyg")
 
 
-def test_two_csv_files_become_a_live_model_and_grow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_files_are_trained_on_and_refreshed_after_they_have_grown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = write_folder(tmp_path / "pets", "csv")
     where = ["--store", str(tmp_path / "models"), "--json", "--activate"]
     assert main(["--data", str(folder), "--epochs", "3", "--hidden", "4", *where]) == 0
@@ -97,10 +99,11 @@ def test_two_csv_files_become_a_live_model_and_grow(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize("task", ["multiclass", "multilabel", "regression"])
-def test_a_report_is_one_page_that_needs_nothing_else(task: Any) -> None:
+def test_a_report_is_one_page_without_other_files(task: Any) -> None:
     data = labelled(task)
     trained = train(config(data), data, TrainingConfig(epochs=4))
-    page = report("a <b> report", data, trained, TrainingConfig(epochs=4))
+    summary = summarize(trained.model.config, trained.model.weights(), data.graph)
+    page = render_report("a <b> report", data, trained, TrainingConfig(epochs=4), summary)
     assert "a &lt;b&gt; report" in page
     assert not re.findall(r"(?:src|href)=|<script|<link|@import|url\(", page)
     assert data.sha256() in page

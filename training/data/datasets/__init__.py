@@ -1,4 +1,4 @@
-"""Data sets by name. Raw files are read under SGF_DATA_ROOT and nothing is ever written there."""
+"""Loads data sets by name. Their raw files are below SGF_DATA_ROOT, where nothing is written."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from model_store import DataError
-from training.data.datasets import debian, deezer, digits, heterophilous, ogbn, planetoid, pokec, synthetic
+from training.data.datasets import digits, npz_files, ogbn, planetoid, pokec, synthetic
 from training.data.labelled import LabelledGraph
 
 Loader = Callable[[Path, int, int], LabelledGraph]
-"""From the data root, the number of a stored split, and a seed for splits that are drawn."""
+"""Takes the data root, the number of a stored split, and a seed for random splits."""
 
 
 @dataclass(frozen=True)
 class Dataset:
     load: Loader
     splits: int
-    """How many splits are stored or meant; `--split K` takes one of them, modulo this."""
+    """The number of splits; `--split K` selects split K modulo this number."""
     about: str
 
 
@@ -28,14 +28,14 @@ LOADERS: dict[str, Loader] = {
     "digits": digits.labelled,
     **{name: planetoid.loader(name) for name in ("cora", "citeseer", "pubmed")},
     **{f"{name}-random": planetoid.loader(name, per_class=True) for name in ("cora", "citeseer", "pubmed")},
-    **{name: heterophilous.loader(name) for name in ("actor", "squirrel", "chameleon", "minesweeper")},
-    "deezer": deezer.load,
-    "debian": debian.load,
+    **{name: npz_files.heterophilous_loader(name) for name in npz_files.HETEROPHILOUS_FILES},
+    "deezer": npz_files.load_deezer,
+    "debian": npz_files.load_debian,
     **{name: ogbn.loader(name) for name in ogbn.SPLITS},
     "pokec": pokec.load,
     "synthetic": synthetic.load,
 }
-# The list is a file of its own, so that the service can read it: it does not import training.
+# The list is a separate file, because the service reads it and must not import training.
 _LISTED = tomllib.loads((Path(__file__).parent / "datasets.toml").read_text())
 DATASETS: dict[str, Dataset] = {name: Dataset(LOADERS[name], **about) for name, about in _LISTED.items()}
 
@@ -45,11 +45,7 @@ def data_root() -> Path:
 
 
 def load(name: str, split: int = 0, seed: int = 0, root: Path | None = None) -> LabelledGraph:
-    """A data set by its name.
-
-    Raises:
-        DataError: no such data set, or its files are not there.
-    """
+    """Raises DataError if there is no such data set, or its files do not exist."""
     if name not in DATASETS:
         raise DataError(f"there is no data set {name!r}, expected one of {', '.join(DATASETS)}")
     return DATASETS[name].load(root or data_root(), split % DATASETS[name].splits, seed)

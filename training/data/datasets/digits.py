@@ -1,6 +1,6 @@
-"""The demo data: 1,797 handwritten digits that ship inside scikit-learn, as a nearest-neighbour graph.
+"""The demo data: the 1,797 handwritten digits of scikit-learn as a nearest-neighbour graph.
 
-A digit that somebody draws is a new node: its pixels are the features, the most similar stored digits its neighbours.
+A drawn digit is a new node: its pixels are the features, and the most similar stored digits are its neighbours.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ def labelled(_root: Path, _split: int, seed: int) -> LabelledGraph:
 
 
 def with_drawing(seed: int = 0) -> tuple[LabelledGraph, Drawing]:
-    """The digits as a graph, except for one test digit, which is kept out as a drawing."""
+    """The digits as a graph, without one test digit, which becomes the drawing."""
     pixels, labels = load_digits(return_X_y=True)
     pixels, labels = (pixels / 16).astype(np.float32), labels.astype(np.int64)
     split = random_split(np.ones(len(pixels), dtype=bool), seed)
     drawn = int(np.flatnonzero(split == TEST)[0])
     kept = np.delete(np.arange(len(pixels)), drawn)
     stored = pixels[kept]
-    near = nearest(stored, stored, NEIGHBORS + 1)  # every digit is its own nearest, and loops are dropped
+    near = nearest(stored, stored, NEIGHBORS + 1)  # every digit is its own nearest; `Graph.build` drops self-loops
     edges = np.stack([np.repeat(np.arange(len(stored)), NEIGHBORS + 1), near.reshape(-1)])
     data = LabelledGraph("digits", Graph.build(stored, edges), labels[kept], split[kept], class_names=CLASS_NAMES)
     drawing = pixels[drawn : drawn + 1]
     return data, Drawing(drawing[0], int(labels[drawn]), nearest(stored, drawing, NEIGHBORS)[0])
 
 
-def nearest(stored: NDArray[np.float32], asked: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    """The `count` most similar stored digits, ties going to the lower number.
+def nearest(stored: NDArray[np.float32], digits: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    """The `count` most similar stored digits of each digit; a tie goes to the lower number.
 
     Pixels are sixteenths, so squared distances are exact in float64 and the graph is the same on every machine.
     """
-    left, right = asked.astype(np.float64), stored.astype(np.float64)
+    left, right = digits.astype(np.float64), stored.astype(np.float64)
     distances = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1) - 2 * left @ right.T
     return np.argsort(distances, axis=1, kind="stable")[:, :count]

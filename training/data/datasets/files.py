@@ -1,4 +1,4 @@
-"""What the loaders of published data sets share."""
+"""Helpers of the loaders of published data sets."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from sgformer import SparseRows
 from sgformer.features import FeatureRows
 
 SPARSE_BELOW = 0.1
-"""Share of non-zero entries under which features are kept sparse."""
+"""Features with a smaller share of non-zero entries are stored sparse."""
 
 
-def found(path: Path) -> Path:
-    """The path, or an error that says where it was looked for."""
+def required(path: Path) -> Path:
+    """Returns the path; raises DataError if it does not exist."""
     if not path.exists():
-        raise DataError(f"{path} is not there: set SGF_DATA_ROOT to the folder that holds the data sets")
+        raise DataError(f"{path} does not exist: set SGF_DATA_ROOT to the folder that holds the data sets")
     return path
 
 
-def read(path: Path) -> dict[str, NDArray[Any]]:
-    return read_arrays(found(path), None)
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    return read_arrays(required(path), None)
 
 
 def as_features(dense: NDArray[Any]) -> FeatureRows:
-    """Sparse where that is what they are: bags of words are a hundredth full."""
+    """Converts dense features to sparse rows if few entries are non-zero, as in bags of words."""
     rows, columns = np.nonzero(dense)
     if len(rows) >= SPARSE_BELOW * dense.size:
         return dense.astype(np.float32, copy=False)

@@ -1,6 +1,6 @@
-"""The node data sets of OGB, from their raw files, by OGB's own readers.
+"""The node data sets of OGB, read from their raw files by OGB's readers.
 
-OGB's dataset classes write beside the raw files and reach for the network when imported; its readers do neither.
+OGB's dataset classes are not used: they write beside the raw files and access the network when imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sgformer import Graph
 from sgformer.config import Task
-from training.data.datasets.files import found
+from training.data.datasets.files import required
 from training.data.labelled import LabelledGraph
 from training.data.splits import from_nodes
 
@@ -26,7 +26,7 @@ SPLITS = {"ogbn-arxiv": "time", "ogbn-proteins": "species", "ogbn-products": "sa
 
 def loader(name: str) -> Callable[[Path, int, int], LabelledGraph]:
     def load(root: Path, _split: int, _seed: int) -> LabelledGraph:
-        folder = found(root / "ogb" / name.replace("-", "_"))
+        folder = required(root / "ogb" / name.replace("-", "_"))
         graph, labels = _read(folder / "raw", binary=(folder / "raw" / "data.npz").exists())
         features = graph["node_feat"] if graph["node_feat"] is not None else _mean_of_edges(graph)
         parts = (_numbers(folder / "split" / SPLITS[name] / f"{part}.csv.gz") for part in ("train", "valid", "test"))
@@ -45,20 +45,20 @@ def loader(name: str) -> Callable[[Path, int, int], LabelledGraph]:
 
 
 def _read(raw: Path, binary: bool) -> tuple[dict[str, Any], NDArray[Any]]:
-    sys.modules.setdefault("outdated", None)  # type: ignore[arg-type]  # else ogb asks the network for its newest version
+    sys.modules.setdefault("outdated", None)  # type: ignore[arg-type]  # else ogb looks for a newer version on the network
     with contextlib.redirect_stdout(io.StringIO()):  # its readers print
         from ogb.io.read_graph_raw import read_binary_graph_raw, read_csv_graph_raw
 
         if binary:
-            with np.load(found(raw / "node-label.npz"), allow_pickle=False) as file:
+            with np.load(required(raw / "node-label.npz"), allow_pickle=False) as file:
                 labels = file["node_label"]
             return read_binary_graph_raw(str(raw), add_inverse_edge=False)[0], labels
-        graph = read_csv_graph_raw(str(found(raw / "edge.csv.gz").parent), add_inverse_edge=False)[0]
+        graph = read_csv_graph_raw(str(required(raw / "edge.csv.gz").parent), add_inverse_edge=False)[0]
         return graph, _table(raw / "node-label.csv.gz")
 
 
 def _mean_of_edges(graph: dict[str, Any]) -> NDArray[np.float32]:
-    """ogbn-proteins has features of edges only: a node gets the mean over its own."""
+    """For ogbn-proteins, which has features of edges only: a node has the mean over its edges."""
     ends, features = graph["edge_index"].reshape(-1), np.tile(graph["edge_feat"], (2, 1))
     sums = np.stack([np.bincount(ends, weights=column, minlength=graph["num_nodes"]) for column in features.T], axis=1)
     counts = np.bincount(ends, minlength=graph["num_nodes"])
@@ -66,14 +66,14 @@ def _mean_of_edges(graph: dict[str, Any]) -> NDArray[np.float32]:
 
 
 def _classes(labels: NDArray[Any]) -> NDArray[np.int64]:
-    """NaN is how OGB writes a node without a label."""
+    """OGB has NaN for a node without a label."""
     return np.where(np.isnan(labels.astype(np.float64)), -1, np.nan_to_num(labels)).astype(np.int64)
 
 
 def _table(path: Path) -> NDArray[Any]:
     import pandas
 
-    return np.asarray(pandas.read_csv(found(path), header=None).values)
+    return np.asarray(pandas.read_csv(required(path), header=None).values)
 
 
 def _numbers(path: Path) -> NDArray[np.int64]:

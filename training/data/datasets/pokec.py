@@ -1,4 +1,4 @@
-"""pokec, the Slovak social network, in SNAP's layout: tab-separated text, perhaps with .gz; the label is gender.
+"""pokec, a Slovak social network, in SNAP's layout: tab-separated text, optionally with .gz. The label is gender.
 
 soc-pokec-profiles.txt has 59 columns: user, public, completion, gender, region, login, registration, age, and texts.
 soc-pokec-relationships.txt has two: both users.
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from model_store import DataError, NodeIds
 from sgformer import Graph
-from training.data.datasets.files import found
+from training.data.datasets.files import required
 from training.data.labelled import LabelledGraph
 from training.data.splits import random_split
 
@@ -35,19 +35,19 @@ def load(root: Path, _split: int, seed: int) -> LabelledGraph:
 
 
 def _columns(path: Path, numbers: list[int]) -> NDArray[np.float64]:
-    """Columns of numbers, `null` as NaN."""
+    """Reads columns of numbers, with NaN for `null`."""
     import pandas
 
     compressed = path.with_name(f"{path.name}.gz")
-    there = compressed if compressed.exists() else found(path)
-    frame = pandas.read_csv(there, sep="\t", header=None, usecols=numbers, na_values=["null"], quoting=QUOTE_NONE)
+    source = compressed if compressed.exists() else required(path)
+    frame = pandas.read_csv(source, sep="\t", header=None, usecols=numbers, na_values=["null"], quoting=QUOTE_NONE)
     return np.asarray(frame[numbers].to_numpy(dtype=np.float64))
 
 
-def _rows(users: NDArray[np.int64], wanted: NDArray[np.float64]) -> NDArray[np.int64]:
+def _rows(users: NDArray[np.int64], friends: NDArray[np.float64]) -> NDArray[np.int64]:
     order = np.argsort(users)
-    places = np.minimum(np.searchsorted(users, wanted, sorter=order), len(users) - 1)
+    places = np.minimum(np.searchsorted(users, friends, sorter=order), len(users) - 1)
     rows = order[places]
-    if (users[rows] != wanted).any():
-        raise DataError(f"pokec: user {int(wanted[np.argmax(users[rows] != wanted)])} has friends but no profile")
+    if (unknown := users[rows] != friends).any():
+        raise DataError(f"pokec: user {int(friends[np.argmax(unknown)])} has friends but no profile")
     return rows

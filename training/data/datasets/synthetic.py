@@ -1,4 +1,4 @@
-"""A generated graph of any size for scale work: communities, hubs, and features that carry some of the signal."""
+"""A generated graph of any size, for tests of scale: communities, hubs, and features that hint at the community."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from training.data.labelled import LabelledGraph
 from training.data.splits import random_split
 
 INSIDE = 0.7
-"""Share of edges that stay in their community."""
+"""Share of edges within a community."""
 NOISE = 2.0
-"""Of a feature, against a community's mean of length about 1: one node alone is hard to tell, its neighbourhood is not."""
+"""Standard deviation of a feature, against about 1 of the community means: a node is hard to classify without neighbours."""
 
 
 def generate(nodes: int, edges: int, features: int = 64, classes: int = 10, seed: int = 0) -> LabelledGraph:
-    """Labels are communities. One end of an edge is drawn by a power law, so that there are hubs."""
+    """Labels are communities. One end of an edge follows a power law, so that there are hubs."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, classes, nodes)
     means = rng.standard_normal((classes, features), dtype=np.float32)
@@ -29,9 +29,9 @@ def generate(nodes: int, edges: int, features: int = 64, classes: int = 10, seed
     by_class = np.argsort(labels, kind="stable")
     starts = np.searchsorted(labels[by_class], np.arange(classes + 1))
     inside = rng.random(edges) < INSIDE
-    wanted = labels[left[inside]]
-    sizes = starts[wanted + 1] - starts[wanted]
-    right[inside] = by_class[starts[wanted] + (rng.random(len(wanted)) * sizes).astype(np.int64)]
+    classes_inside = labels[left[inside]]
+    sizes = starts[classes_inside + 1] - starts[classes_inside]
+    right[inside] = by_class[starts[classes_inside] + (rng.random(len(sizes)) * sizes).astype(np.int64)]
     graph = Graph.build(rows, np.stack([left, right]))
     return LabelledGraph("synthetic", graph, labels, random_split(np.ones(nodes, dtype=bool), seed))
 
