@@ -21,32 +21,32 @@ from typing import get_args
 
 from model_store import StoreError
 from model_store.cli.flags import at_least_one, default_model, default_store
+from model_store.run_contract import OVERRIDE_TYPES, FailedEvent, StartedEvent, StoppedEvent, override_flag, recipe_names
 from sgformer import ConfigError, SgformerError
 from sgformer.config import FeatureTransform, GnnInput, Task
 from training.cli import commands
-from training.cli.events import Events
+from training.cli.events import EventWriter
 from training.cli.refresh_command import refresh_model
 from training.data.datasets import DATASETS
 from training.data.splits import Shares
 from training.fit.loop import Stopped
-from training.fit.settings import recipe_names
 from training.paper import tables
 from training.release.delivery import Mode
 
-SETTINGS: dict[str, tuple[str, type, str]] = {
-    "hidden": ("--hidden", int, "size of the node embeddings"),
-    "heads": ("--heads", int, "attention heads"),
-    "layers": ("--layers", int, "GCN layers"),
-    "alpha": ("--alpha", float, "share of the graph branch, in [0, 1)"),
-    "attention_dropout": ("--dropout", float, "dropout of the attention branch"),
-    "gnn_dropout": ("--gnn-dropout", float, "dropout of the graph branch"),
-    "learning_rate": ("--lr", float, "learning rate"),
-    "weight_decay": ("--weight-decay", float, "of the attention branch"),
-    "gnn_weight_decay": ("--gnn-weight-decay", float, "of the graph branch"),
-    "epochs": ("--epochs", int, "passes over the graph"),
-    "patience": ("--patience", int, "stop after so many epochs without a better validation score"),
-    "batch_nodes": ("--batch-nodes", int, "nodes per mini-batch (random partition); default: the full graph"),
-    "seed": ("--seed", int, "the same seed gives the same model"),
+SETTINGS: dict[str, tuple[str, str]] = {
+    "hidden": ("--hidden", "size of the node embeddings"),
+    "heads": ("--heads", "attention heads"),
+    "layers": ("--layers", "GCN layers"),
+    "alpha": ("--alpha", "share of the graph branch, in [0, 1)"),
+    "attention_dropout": ("--dropout", "dropout of the attention branch"),
+    "gnn_dropout": ("--gnn-dropout", "dropout of the graph branch"),
+    "learning_rate": ("--lr", "learning rate"),
+    "weight_decay": ("--weight-decay", "of the attention branch"),
+    "gnn_weight_decay": ("--gnn-weight-decay", "of the graph branch"),
+    "epochs": ("--epochs", "passes over the graph"),
+    "patience": ("--patience", "stop after so many epochs without a better validation score"),
+    "batch_nodes": ("--batch-nodes", "nodes per mini-batch (random partition); default: the full graph"),
+    "seed": ("--seed", "the same seed gives the same model"),
 }
 """Settings that a recipe may give and a flag may change."""
 
@@ -55,8 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = {"refresh": refresh_parser, "table": tables.parser, "tune": tune_parser}.get(given[0] if given else "")
     options = parser().parse_args(given[1:]) if parser else train_parser().parse_args(given)
-    options.events = Events(getattr(options, "events", None), getattr(options, "only_while", None))
-    options.events.tell("started", pid=os.getpid())
+    options.events = EventWriter(getattr(options, "events", None), getattr(options, "only_while", None))
+    options.events.write(StartedEvent(pid=os.getpid()))
     if at_most := getattr(options, "at_most", None):
         signal.alarm(at_most)  # by the kernel's hand: it needs nobody who watches
     # Outside the loop, which has its own answer to signals, a signal clears away what is half written.
@@ -64,15 +64,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code: int = options.command(options)
     except (SgformerError, StoreError, OSError) as error:
-        options.events.tell("failed", error=str(error))
+        options.events.write(FailedEvent(error=str(error)))
         print(f"sgf-train: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     except (KeyboardInterrupt, Stopped):
-        options.events.tell("stopped")
+        options.events.write(StoppedEvent())
         print("sgf-train: interrupted", file=sys.stderr)
         return commands.STOPPED
     except Exception as error:  # a fault of ours: the traceback is for the log, the event for whoever waits
-        options.events.tell("failed", error=f"{type(error).__name__}: {error}")
+        options.events.write(FailedEvent(error=f"{type(error).__name__}: {error}"))
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -139,12 +139,16 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"settings that were chosen for a data set: {', '.join(recipe_names())}; or a file.toml",
     )
-    for name, (flag, kind, about) in SETTINGS.items():
-        flags = dict.fromkeys((flag, f"--{name.replace('_', '-')}"))  # programs know a setting by its name
-        parser.add_argument(*flags, dest=name, type=kind, help=about)
+    for name, (flag, about) in SETTINGS.items():
+        flags = dict.fromkeys((flag, override_flag(name)))  # programs know a setting by its name
+        parser.add_argument(*flags, dest=name, type=OVERRIDE_TYPES[name], help=about)
     parser.add_argument("--gnn-input", dest="gnn_input", choices=get_args(GnnInput), help="what the GCN reads")
     parser.add_argument(
-        "--features", dest="feature_transform", choices=get_args(FeatureTransform), help="how features are normalised"
+        "--features",
+        override_flag("feature_transform"),
+        dest="feature_transform",
+        choices=get_args(FeatureTransform),
+        help="how features are normalised",
     )
     parser.set_defaults(settings=[*SETTINGS, "gnn_input", "feature_transform"])
 

@@ -19,9 +19,10 @@ from tqdm import tqdm
 from model_store import Store
 from model_store.cli.terminal_tables import published
 from model_store.format.names import checked_model
+from model_store.run_contract import JOB_KEY, DataEvent, EpochEvent, FinishedEvent, StoppedEvent
 from sgformer import ConfigError
 from training.cli.demo import prove
-from training.cli.events import Pace
+from training.cli.events import EpochPace
 from training.data import datasets
 from training.data.labelled import UNUSED, LabelledGraph
 from training.data.splits import HALF, random_split
@@ -47,7 +48,8 @@ def train_model(options: argparse.Namespace) -> int:
         settings |= _tuned(options, data, settings)
     config, training = configurations(data, settings)
     lineage = Lineage.of(Store(options.store), name, config, options.warm_start)
-    options.events.tell("data", **_about_data(data), settings=config.to_dict() | asdict(training), **lineage.to_dict())
+    about = config.to_dict() | asdict(training)
+    options.events.write(DataEvent(**_about_data(data), settings=about, **lineage.to_dict()))
     checkpoint = _checkpoint(options, name)
     start = time.perf_counter()
     try:
@@ -64,7 +66,7 @@ def train_model(options: argparse.Namespace) -> int:
                 start=lineage.start,
             )
     except Stopped:
-        options.events.tell("stopped")
+        options.events.write(StoppedEvent())
         sys.stderr.write(
             f"stopped; the same command with --resume goes on from {checkpoint}\n" if checkpoint else "stopped\n"
         )
@@ -80,7 +82,7 @@ def train_model(options: argparse.Namespace) -> int:
         proof = prove(trained.model, training.seed)
         result["new_node"] = proof.to_dict()
         text += f"\n\n{proof}"
-    options.events.tell("finished", result=result)
+    options.events.write(FinishedEvent(result=result))
     print_result(options, result, text)
     return 0
 
@@ -193,10 +195,10 @@ def _publish(
         "best_epoch": trained.best.number,
         "seconds": seconds,
         "split": data.drawn,
-        "job": options.job,
+        JOB_KEY: options.job,
         **lineage.to_dict(),
     }
-    options.events.ask()
+    options.events.check_fence()
     scores = {f"{part}_{metric}": value for part, values in trained.scores.items() for metric, value in values.items()}
     version = publish(
         trained.model,
@@ -277,13 +279,13 @@ def _stop_signals() -> Iterator[list[int]]:
 def _progress(options: argparse.Namespace, data: LabelledGraph, training: TrainingConfig) -> Iterator[Any]:
     # disable=None: a bar for a person at a terminal, silence in a log file.
     hidden = True if options.json or options.quiet else None
-    pace = Pace()
+    pace = EpochPace()
     with tqdm(total=training.epochs, desc=data.name, unit="epoch", disable=hidden) as bar:
 
         def show(epoch: Epoch) -> None:
             bar.set_postfix({"loss": f"{epoch.loss:.3f}", data.metric: f"{epoch.validation:.4f}"}, refresh=False)
             bar.update()
             if pace.due() or epoch.number in (1, training.epochs):
-                options.events.tell("epoch", **asdict(epoch), epochs=training.epochs, metric=data.metric)
+                options.events.write(EpochEvent(**asdict(epoch), epochs=training.epochs, metric=data.metric))
 
         yield show

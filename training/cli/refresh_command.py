@@ -7,6 +7,7 @@ from typing import Any
 
 from model_store import NodeIds, Store
 from model_store.cli.terminal_tables import published
+from model_store.run_contract import DataEvent, FinishedEvent
 from sgformer import Graph
 from training.cli.commands import print_result
 from training.data import datasets
@@ -23,7 +24,7 @@ def refresh_model(options: argparse.Namespace) -> int:
     graph, ids, dataset = _read(options)
     versions = store.model(name)
     source = versions.live() if options.source is None else options.source
-    options.events.tell("data", **dataset, settings={}, parent=source, warm_start=None)
+    options.events.write(DataEvent(**dataset, settings={}, parent=source, warm_start=None))
     version = refresh(store, name, graph, version=source, node_ids=ids, dataset=dataset, job=options.job)
 
     def judged(champion: Champion | None) -> Verdict:
@@ -36,7 +37,7 @@ def refresh_model(options: argparse.Namespace) -> int:
     sizes = {"nodes": graph.num_nodes, "edges": graph.num_edges}
     result: dict[str, Any] = {"model": name, "version": version} | sizes | outcome
     text = f"{published(name, version, graph.num_nodes, outcome['live'])}; the weights are those of version {source}"
-    options.events.tell("finished", result=result)
+    options.events.write(FinishedEvent(result=result))
     print_result(options, result, text)
     return 0
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from model_store import LiveVersionChanged, ModelVersions, StoreError
-from training.cli.events import Events
+from model_store.run_contract import ActivatedEvent, Activation, PublishedEvent, VerdictEvent
+from training.cli.events import EventWriter
 from training.release.gate import Champion, Verdict
 
-Mode = Literal["never", "if_better", "always"]
+Mode = Activation
 MOST_CHAMPIONS = 5
 """How often another version may go live while we compare with the one before it."""
 
@@ -20,7 +21,7 @@ def deliver(
     version: int,
     mode: Mode,
     judged: Callable[[Champion | None], Verdict],
-    events: Events,
+    events: EventWriter,
     keep: int | None = None,
 ) -> dict[str, Any]:
     """Reports a new version and activates it, or not; returns whether it is `live`, and the `verdict` where there is one.
@@ -30,29 +31,31 @@ def deliver(
 
     Raises:
         StoreError: its probes fail, or the live version cannot be read.
-        NoPermit: the run was given up.
+        RunAbandoned: the fencing file of the run was removed.
     """
     manifest = versions.manifest(version)
-    events.tell("published", version=version, snapshot=manifest.snapshot, scores=dict(manifest.scores))
+    events.write(PublishedEvent(version=version, snapshot=manifest.snapshot, scores=dict(manifest.scores)))
     if keep is not None:
         _prune(versions, keep)
     if mode == "never":
         return {"live": False}
     if mode == "always":
-        versions.activate(version, last_look=events.ask)
-        events.tell("activated", version=version)
+        versions.activate(version, last_look=events.check_fence)
+        events.write(ActivatedEvent(version=version))
         return {"live": True}
     for _ in range(MOST_CHAMPIONS):
         champion = Champion.live(versions)
         verdict = judged(champion).to_dict() | {"probes": versions.verify(version)}
-        events.tell("verdict", **verdict)
+        events.write(VerdictEvent(**verdict))
         if not verdict["better"]:
             return {"live": False, "verdict": verdict}
         try:
-            versions.activate(version, instead_of=None if champion is None else champion.version, last_look=events.ask)
+            versions.activate(
+                version, instead_of=None if champion is None else champion.version, last_look=events.check_fence
+            )
         except LiveVersionChanged:
             continue  # it was compared with a version that is gone; the one that is live now may be better
-        events.tell("activated", version=version)
+        events.write(ActivatedEvent(version=version))
         return {"live": True, "verdict": verdict}
     raise LiveVersionChanged(f"other versions of {versions.name} kept going live; version {version} is published, not live")
 

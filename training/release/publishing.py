@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from model_store import Contents, DataError, NodeIds, Store
+from model_store.run_contract import JOB_KEY
 from sgformer import Graph, SGFormer, from_pyg
 
 
@@ -60,7 +61,7 @@ def refresh(
         raise DataError(f"the model was trained on the features {', '.join(before)}; the new data has {', '.join(now)}")
     model = SGFormer(manifest.config)
     model.load_weights({tensor: np.asarray(array) for tensor, array in weights.items()})
-    lineage = dict(manifest.training) | {"refreshed_from": {"version": number, "snapshot": manifest.snapshot}, "job": job}
+    lineage = dict(manifest.training) | {"refreshed_from": {"version": number, "snapshot": manifest.snapshot}, JOB_KEY: job}
     details = {"class_names": manifest.classes, "training": lineage, "states": manifest.sizes.states} | details
     return publish(model.eval(), graph, store=store, name=name, **details)
 
