@@ -23,7 +23,7 @@ def lower(pid: int) -> None:
         os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
 
 
-def put_back(pid: int) -> None:
+def restore(pid: int) -> None:
     """Sets all threads of a process to normal priority, which needs CAP_SYS_NICE; then a signal takes effect at once."""
     threads: list[Path] = []
     with suppress(OSError):

@@ -31,7 +31,7 @@ from prometheus_client import (
     values,
 )
 
-from service.jobs.record import Job, State
+from service.jobs.job import Job, State
 from service.rollout.served_model import LoadedModel
 from service.telemetry.capacity import container_memory
 from service.telemetry.metrics_folder import identity, is_alive

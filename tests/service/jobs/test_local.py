@@ -13,11 +13,10 @@ import httpx
 import pytest
 
 from model_store import Store
-from service.jobs.local import FOLDER
-from service.jobs.record import Job
+from service.jobs.job import Job
+from service.jobs.job_folder import FOLDER, LOCK, is_held
 from service.jobs.redaction import Redaction
 from service.jobs.sqlite_ledger import SqliteLedger
-from service.jobs.training_process import LOCK, is_held
 from tests.service.jobs.retraining import (
     ADMIN,
     CANCEL_SECONDS,
@@ -173,7 +172,7 @@ def test_a_training_that_is_killed_has_failed_and_the_next_one_runs(running: Run
     client = running.client
     job_id = submit(client, overrides=FOR_EVER)
     trains(client, job_id)
-    waiting = SqliteLedger(folder / "models" / FOLDER / "jobs.sqlite", Redaction()).add(Job.new("other", {}), None, "")
+    waiting = SqliteLedger(folder / "models" / FOLDER / "jobs.sqlite", Redaction()).add(Job.new("other", {}), None)
     until(lambda: "sgf_retrain_epoch 0.0" not in client.get("/metrics").text)
     until(lambda: "sgf_retrain_jobs_waiting 1.0" in client.get("/metrics").text)
     before = counted(client, "cancelled")

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from service.jobs import priority
-from service.jobs.training_process import LOCK, TrainingProcess
+from service.jobs.job_folder import LOCK
+from service.jobs.training_process import TrainingProcess
 from tests.service.jobs.retraining import busy_machine
 
 MEGABYTE = 2**20
@@ -41,7 +42,7 @@ def idle() -> Iterator[subprocess.Popen[bytes]]:
         for thread in threads(process.pid):  # a training is lowered before it has others, which inherit it
             priority.lower(thread)
         yield process
-        priority.put_back(process.pid)
+        priority.restore(process.pid)
         process.kill()
 
 
@@ -70,7 +71,7 @@ def may_raise_priorities() -> bool:
 def test_every_thread_gets_its_priority_back_where_that_is_allowed(idle: subprocess.Popen[bytes]) -> None:
     assert {os.sched_getscheduler(thread) for thread in threads(idle.pid)} == {os.SCHED_IDLE}
     assert len(threads(idle.pid)) == 2
-    priority.put_back(idle.pid)
+    priority.restore(idle.pid)
     expected = (os.SCHED_OTHER, 0) if may_raise_priorities() else (os.SCHED_IDLE, 19)
     for thread in threads(idle.pid):
         assert (os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)) == expected
@@ -88,7 +89,7 @@ def test_a_thread_that_vanishes_does_not_keep_the_others_idle(
         set_scheduler(thread, policy, param)
 
     monkeypatch.setattr(os, "sched_setscheduler", first_is_gone)
-    priority.put_back(idle.pid)
+    priority.restore(idle.pid)
     assert sorted(tried) == sorted(threads(idle.pid))
 
 
@@ -115,13 +116,13 @@ def test_the_memory_of_a_killed_one_is_freed_by_us_and_not_at_its_own_pace(idle:
 def test_one_that_somebody_else_has_killed_is_helped_along(idle: subprocess.Popen[bytes], tmp_path: Path) -> None:
     (tmp_path / LOCK).write_text(f"{idle.pid}\n")
     training = TrainingProcess(tmp_path)
-    training.hurry()
+    training.release_if_killed()
     assert {os.sched_getscheduler(thread) for thread in threads(idle.pid)} == {os.SCHED_IDLE}, (
         "while it lives, it stays idle"
     )
     with busy_machine():
         idle.send_signal(signal.SIGKILL)
-        training.hurry()
+        training.release_if_killed()
         assert resident_bytes(idle.pid) < 20 * MEGABYTE
 
 
@@ -129,5 +130,5 @@ def test_a_process_that_is_gone_is_nobody_s_trouble(idle: subprocess.Popen[bytes
     idle.kill()
     idle.wait()
     priority.lower(idle.pid)
-    priority.put_back(idle.pid)
+    priority.restore(idle.pid)
     priority.release_memory(idle.pid)

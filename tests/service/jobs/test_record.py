@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from model_store import InvalidName
 from model_store.format.names import checked_model
-from service.jobs.record import Job
+from service.jobs.job import Job
 
 
 @pytest.mark.parametrize("name", ["a", "0", "a-b_c", "a" * 64])

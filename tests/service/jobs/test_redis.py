@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from model_store import Store
-from service.jobs.local import FOLDER
-from service.jobs.record import Job
+from service.jobs.job import Job
+from service.jobs.job_folder import FOLDER
 from service.jobs.redis_ledger import ORDER, PREFIX, WORKERS
 from tests.service.jobs.retraining import (
     ADMIN,

@@ -11,12 +11,11 @@ import pytest
 from redis import Redis
 
 from model_store import Store
-from service.jobs.local import FOLDER
-from service.jobs.record import Job
+from service.jobs.job import Job
+from service.jobs.job_folder import FENCING_FILE, FOLDER, LOCK
+from service.jobs.job_service import JobService
 from service.jobs.redis_ledger import PREFIX, RedisLedger
-from service.jobs.redis_runner import RedisRunner
 from service.jobs.submission import Submission
-from service.jobs.training_process import FENCING_FILE, LOCK
 from service.jobs.worker import Worker
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
@@ -31,12 +30,12 @@ def settings(server: RedisServer, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def runner(settings: Settings, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> RedisRunner:
-    monkeypatch.setattr("service.jobs.redis_runner.ABANDONED_SECONDS", -1.0)
-    return RedisRunner(settings, Metrics())
+def runner(settings: Settings, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> JobService:
+    monkeypatch.setattr("service.jobs.worker_watch.ABANDONED_SECONDS", -1.0)
+    return JobService(settings, Metrics())
 
 
-def given_up(runner: RedisRunner, ledger: RedisLedger, redis: Redis) -> Job:
+def given_up(runner: JobService, ledger: RedisLedger, redis: Redis) -> Job:
     job = runner.submit(Submission(recipe="digits"), "demo", None)
     assert ledger.claim() is not None
     redis.delete(f"{PREFIX}beat:{job.id}")
@@ -45,7 +44,7 @@ def given_up(runner: RedisRunner, ledger: RedisLedger, redis: Redis) -> Job:
 
 
 def test_what_a_training_did_after_it_was_given_up_is_in_its_record(
-    runner: RedisRunner, settings: Settings, redis: Redis, tmp_path: Path
+    runner: JobService, settings: Settings, redis: Redis, tmp_path: Path
 ) -> None:
     job = given_up(runner, RedisLedger(settings), redis)
     assert (job.state, job.given_up, job.version, job.live) == ("failed", True, None, False)
@@ -62,7 +61,7 @@ def test_what_a_training_did_after_it_was_given_up_is_in_its_record(
 
 
 def test_a_job_that_went_live_before_its_worker_died_has_succeeded(
-    runner: RedisRunner, settings: Settings, redis: Redis, tmp_path: Path
+    runner: JobService, settings: Settings, redis: Redis, tmp_path: Path
 ) -> None:
     ledger = RedisLedger(settings)
     job = runner.submit(Submission(recipe="digits"), "demo", None)
@@ -76,7 +75,7 @@ def test_a_job_that_went_live_before_its_worker_died_has_succeeded(
 
 def test_every_state_is_counted_once_though_nobody_looked(server: RedisServer, settings: Settings, redis: Redis) -> None:
     ledger = RedisLedger(settings)
-    services = [RedisRunner(settings, Metrics()) for _ in range(2)]
+    services = [JobService(settings, Metrics()) for _ in range(2)]
 
     def counted() -> dict[str, float]:
         pages = [one._metrics.registry for one in services]
@@ -90,7 +89,7 @@ def test_every_state_is_counted_once_though_nobody_looked(server: RedisServer, s
     assert services[1].submit(Submission(recipe="digits"), "demo", "key").id == job.id
     assert counted()["queued"] == 1, "at once"
     ledger.cancel(job.id)
-    ledger.add(Job.new("demo", {}), None, "digest")  # by a service that died before it could count
+    ledger.add(Job.new("demo", {}), None)  # by a service that died before it could count
     running = ledger.claim()
     assert running is not None
     ledger.report(running.ended("succeeded"), [], "")
@@ -99,7 +98,7 @@ def test_every_state_is_counted_once_though_nobody_looked(server: RedisServer, s
     assert counted() == {"queued": 2, "running": 1, "succeeded": 1, "cancelled": 1}
 
 
-def test_what_a_dead_worker_left_is_cleared_away(runner: RedisRunner, settings: Settings, redis: Redis) -> None:
+def test_what_a_dead_worker_left_is_cleared_away(runner: JobService, settings: Settings, redis: Redis) -> None:
     job = given_up(runner, RedisLedger(settings), redis)
     folders = {name: settings.store / FOLDER / name for name in (job.id, "forgotten", "trains", "local")}
     for folder in folders.values():
@@ -114,7 +113,7 @@ def test_what_a_dead_worker_left_is_cleared_away(runner: RedisRunner, settings: 
 
 
 def test_a_training_that_cannot_be_started_leaves_nothing(
-    runner: RedisRunner, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runner: JobService, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
     job = runner.submit(Submission(data="graph.npz"), "demo", None)
@@ -137,7 +136,7 @@ def test_a_forged_request_in_redis_is_checked_like_one_over_http(
     settings: Settings, redis: Redis, tmp_path: Path, request_: dict[str, str], error: str
 ) -> None:
     ledger = RedisLedger(settings)
-    job = ledger.add(Job.new("demo", request_), None, "digest")
+    job = ledger.add(Job.new("demo", request_), None)
     Worker(replace(settings, data_root=tmp_path / "data")).run(burst=True)
     found = ledger.get(job.id)
     assert found.state == "failed"

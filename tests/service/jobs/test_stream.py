@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,13 +11,14 @@ import httpx
 import pytest
 from redis import Redis
 
-from service.jobs import stream
-from service.jobs.local import FOLDER, LocalRunner
-from service.jobs.record import Job
+from model_store.run_contract import EpochEvent
+from service.http import event_stream
+from service.jobs.job import Job
+from service.jobs.job_folder import EVENTS, FOLDER
+from service.jobs.job_service import JobService
 from service.jobs.redaction import Redaction
 from service.jobs.redis_ledger import PREFIX
 from service.jobs.sqlite_ledger import SqliteLedger
-from service.jobs.training_process import EVENTS
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
 from tests.service.jobs.retraining import ADMIN, TOKEN, cancelled, data_root, submit
@@ -27,18 +27,18 @@ from tests.service.serving import in_thread, refused, until
 
 
 def epoch(number: int) -> bytes:
-    return json.dumps({"event": "epoch", "number": number}).encode()
+    return EpochEvent(number=number, epochs=9, loss=1.0, validation=0.5, metric="accuracy").to_line().encode()
 
 
 def test_a_stream_reads_only_what_is_new(tmp_path: Path) -> None:
     """The beginning of the file changes behind the reader: a reader that counts its lines again would lose one."""
-    job = SqliteLedger(tmp_path / FOLDER / "jobs.sqlite", Redaction()).add(Job.new("demo", {}), None, "digest")
+    job = SqliteLedger(tmp_path / FOLDER / "jobs.sqlite", Redaction()).add(Job.new("demo", {}), None)
     file = tmp_path / FOLDER / job.id / EVENTS
     file.parent.mkdir()
     file.write_bytes(epoch(1) + b"\n" + epoch(2) + b"\n" + epoch(3)[:5])
 
     async def read() -> list[str]:
-        lines = stream.events(LocalRunner(Settings(store=tmp_path), Metrics()).ledger, job.id, 1)
+        lines = event_stream.events(JobService(Settings(store=tmp_path), Metrics()).ledger, job.id, 1)
         first = await anext(lines)
         content = file.read_bytes()
         file.write_bytes(content.replace(b"\n", b" ", 1) + epoch(3)[5:] + b"\n")
@@ -64,7 +64,7 @@ def test_the_streams_of_a_worker_are_limited(client: httpx.Client) -> None:
             return response.status_code
 
     with ExitStack() as stack:
-        for _ in range(stream.MAX_STREAMS):
+        for _ in range(event_stream.MAX_STREAMS):
             response = stack.enter_context(client.stream("GET", url, headers=ADMIN))
             assert response.status_code == 200
         response = stack.enter_context(client.stream("GET", url, headers=ADMIN))

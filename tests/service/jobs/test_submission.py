@@ -12,15 +12,13 @@ from typing import Any, get_args
 import httpx
 import pytest
 
-from service.http.errors import Refusal
-from service.jobs.catalogue import Catalogue
-from service.jobs.submission import Overrides, Submission
+from model_store.run_contract import OVERRIDE_TYPES, Overrides
+from service.jobs.ledger import InvalidSubmission
+from service.jobs.submission import Submission, find_data
 from service.settings import Settings
 from tests.service.jobs.retraining import ADMIN, TOKEN, data_root
 from tests.service.serving import in_thread, refused
 from training.__main__ import SETTINGS, train_parser
-from training.data.datasets import DATASETS
-from training.fit.settings import recipe_names
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +54,8 @@ def admin(store: Path, root: Path) -> Iterator[httpx.Client]:
         ({"data": "way_out.npz"}, "'way_out.npz' leads out of the data root"),
         ({"data": "tables"}, "'tables' leads out of the data root"),
         ({"data": "circle"}, "there is no 'circle' below the data root"),
-        ({"data": "pipe.npz"}, "'pipe.npz' is, or holds, what is neither a file nor a folder"),
-        ({"data": "pipes"}, "'pipes' is, or holds, what is neither a file nor a folder"),
+        ({"data": "pipe.npz"}, "'pipe.npz' is, or holds, something that is not a file or folder"),
+        ({"data": "pipes"}, "'pipes' is, or holds, something that is not a file or folder"),
         ({"data": "nothing.npz"}, "there is no 'nothing.npz' below the data root"),
         ({"data": "x" * 300}, "below the data root"),
         ({"data": "graph.npz", "overrides": {"store": "elsewhere"}}, "body.overrides.store: Extra inputs are not permitted"),
@@ -79,8 +77,8 @@ def test_a_folder_that_we_may_not_read_is_refused() -> None:
     with as_anybody(), tempfile.TemporaryDirectory() as folder:  # a folder of their own
         root = Path(folder)
         (root / "closed").mkdir(mode=0)
-        with pytest.raises(Refusal, match=r"'closed', or what it holds, cannot be read by the service"):
-            Catalogue(root).path_of("closed")
+        with pytest.raises(InvalidSubmission, match=r"'closed', or a file in it, cannot be read by the service"):
+            find_data(root, "closed")
         (root / "closed").chmod(0o700)
 
 
@@ -115,22 +113,14 @@ def test_admin_is_for_those_with_the_token(admin: httpx.Client, client: httpx.Cl
             refused(client.request(method, f"/admin/{path}"), 404, "not_found")
 
 
-def test_the_service_knows_what_training_knows() -> None:
-    """It reads training's files and repeats its settings, because it does not import it."""
-    catalogue = Catalogue(Path("data"))
-    assert list(catalogue.recipes) == recipe_names()
-    assert catalogue.datasets == list(DATASETS)
-    assert set(Overrides.model_fields) == {*SETTINGS, "gnn_input", "feature_transform"}
+def test_each_override_is_a_flag_of_training() -> None:
+    assert set(OVERRIDE_TYPES) == {*SETTINGS, "gnn_input", "feature_transform"}
 
 
 def test_a_submission_becomes_a_command_that_training_understands(root: Path) -> None:
-    values = {}
-    for name, field in Overrides.model_fields.items():
-        kinds = str(field.annotation)
-        choices = [get_args(one) for one in get_args(field.annotation) if "Literal" in str(one)]
-        values[name] = choices[0][1] if choices else 3 if "int" in kinds else 0.25
+    values = {name: get_args(kind)[1] if get_args(kind) else kind(0.25) or 3 for name, kind in OVERRIDE_TYPES.items()}
     submission = Submission(data="graph.npz", overrides=Overrides(**values), warm_start=True)
-    options = train_parser().parse_args(submission.arguments(Catalogue(root)))
+    options = train_parser().parse_args(submission.arguments(root))
     assert {name: getattr(options, name) for name in values} == values
     assert (options.data, options.warm_start, options.activate) == (root / "graph.npz", True, "if_better")
 

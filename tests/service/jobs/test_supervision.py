@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from model_store import Store
-from service.jobs.record import Job
-from service.jobs.supervision import Supervision, settled
-from service.jobs.training_process import EVENTS, TrainingProcess
+from model_store.run_contract import ActivatedEvent, EpochEvent, FailedEvent, FinishedEvent
+from service.jobs.job import Job
+from service.jobs.job_folder import EVENTS
+from service.jobs.supervision import Supervision, with_published_version
+from service.jobs.training_process import TrainingProcess
 from service.settings import Settings
 from tests.service.jobs.retraining import data_root, weak_model
 
-EPOCH = {"event": "epoch", "number": 3, "epochs": 9, "validation": 0.5}
+EPOCH = EpochEvent(number=3, epochs=9, loss=1.0, validation=0.5, metric="accuracy").to_line()
 
 
 class Dead:
@@ -31,13 +32,13 @@ class Dead:
 class Dying:
     """One that somebody else has killed, and that still holds its lock."""
 
-    exit_code, hurried = None, 0
+    exit_code, releases = None, 0
 
     def alive(self) -> bool:
         return True
 
-    def hurry(self) -> None:
-        self.hurried += 1
+    def release_if_killed(self) -> None:
+        self.releases += 1
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def outcome(folder: Path, tmp_path: Path, *lines: str, code: int | None = None, 
 
 
 def test_a_line_that_a_full_disk_cut_short_is_passed_over(folder: Path, tmp_path: Path) -> None:
-    lines = [json.dumps(EPOCH), json.dumps(EPOCH)[:20] + json.dumps(EPOCH), "[1]", "", '{"event": "finished"}']
+    lines = [EPOCH, EPOCH[:20] + EPOCH, "[1]", "", FinishedEvent(result={}).to_line()]
     found = outcome(folder, tmp_path, *lines)
     assert (found.state, found.epoch) == ("succeeded", 3)
 
@@ -75,7 +76,7 @@ def test_a_line_that_a_full_disk_cut_short_is_passed_over(folder: Path, tmp_path
 def test_how_a_process_that_said_nothing_has_ended(
     folder: Path, tmp_path: Path, code: int | None, state: str, told: str
 ) -> None:
-    found = outcome(folder, tmp_path, json.dumps(EPOCH), code=code)
+    found = outcome(folder, tmp_path, EPOCH, code=code)
     assert found.state == state
     assert told in (found.error or "")
 
@@ -84,10 +85,10 @@ def test_how_a_process_that_said_nothing_has_ended(
 def test_a_job_whose_version_is_live_has_succeeded_though_it_was_stopped_before_it_could_say_so(
     folder: Path, tmp_path: Path, cancel: bool
 ) -> None:
-    activated = json.dumps({"event": "activated", "version": 1})
+    activated = ActivatedEvent(version=1).to_line()
     found = outcome(folder, tmp_path, activated, code=-9, cancel=cancel, id="first")
     assert (found.state, found.error, found.version, found.live) == ("succeeded", None, 1, True)
-    told = json.dumps({"event": "failed", "error": "no space"})
+    told = FailedEvent(error="no space").to_line()
     found = outcome(folder, tmp_path, activated, told, code=1, id="first")
     assert (found.state, found.error, found.live) == ("failed", "no space", True), "its own word"
     found = outcome(folder, tmp_path, code=-9, cancel=cancel, id="second")
@@ -100,7 +101,7 @@ def test_a_damaged_version_of_somebody_else_hides_nothing(folder: Path, tmp_path
     manifest.write_bytes(b"{")
     try:
         job = Job.new("demo", {}).model_copy(update={"id": "first"})
-        found = settled(job, Settings(store=folder / "models"))
+        found = with_published_version(job, Settings(store=folder / "models"))
         assert (found.version, found.live) == (1, True)
     finally:
         manifest.write_bytes(before)
@@ -111,4 +112,4 @@ def test_a_process_that_dies_is_helped_along_at_every_look(tmp_path: Path) -> No
     supervision = Supervision(Job.new("demo", {}), tmp_path, cast("TrainingProcess", dying), Settings(store=tmp_path))
     for _ in range(3):
         assert supervision.step(False).active
-    assert dying.hurried == 3
+    assert dying.releases == 3

@@ -20,7 +20,7 @@ from model_store.versions.leftovers import LOCK
 from model_store.versions.locks import exclusive
 from tests.training.samples import labelled
 from training.__main__ import main
-from training.cli.events import Pace
+from training.cli.events import EpochPace
 from training.data.splits import steady_split
 from training.data.user_data import read_user_data
 
@@ -80,7 +80,7 @@ def test_a_retraining_prunes_versions_that_the_gate_refused(tmp_path: Path, caps
 
 def test_a_run_of_a_million_epochs_does_not_fill_the_disk() -> None:
     clock = itertools.count(0, 0.003)
-    pace = Pace(lambda: next(clock))
+    pace = EpochPace(lambda: next(clock))
     assert 300 < sum(pace.due() for _ in range(1_000_000)) < 1000
 
 
