@@ -33,10 +33,9 @@ class RunEvent(BaseModel):
     NAME: ClassVar[str]
     BY_NAME: ClassVar[dict[str, type[RunEvent]]] = {}
 
-    @classmethod
-    def __pydantic_init_subclass__(cls, **names: Any) -> None:
-        cls.NAME = names["event"]
-        RunEvent.BY_NAME[cls.NAME] = cls
+    def __init_subclass__(cls, event: str, **_: Any) -> None:
+        cls.NAME = event
+        RunEvent.BY_NAME[event] = cls
 
     def to_line(self) -> str:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")

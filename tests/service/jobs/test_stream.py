@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -26,6 +27,7 @@ from tests.service.redis_server import RedisServer
 from tests.service.serving import in_thread, refused, until
 
 
+@cache
 def epoch(number: int) -> bytes:
     return EpochEvent(number=number, epochs=9, loss=1.0, validation=0.5, metric="accuracy").to_line().encode()
 
