@@ -34,32 +34,28 @@ class JobService:
         self._counted: set[tuple[str, str]] = set()
         self._measure_at = 0.0
         self.ledger: Ledger
-        self._trainer: Trainer | None = None
-        self._check_workers: Callable[[list[Job]], None] | None = None
+        self._step: Callable[[], bool]
         if settings.jobs_in_redis:
-            from service.jobs.redis_ledger import RedisLedger  # importing redis takes as long as a tenth of a start
+            from service.jobs.redis_ledger import RedisLedger  # here, because importing redis takes 0.1 s
             from service.jobs.worker_watch import WorkerWatch
 
             self.ledger = ledger = RedisLedger(settings)
-            self._check_workers = WorkerWatch(settings, ledger).check
+            self._step = WorkerWatch(settings, ledger).step
         else:
             self.ledger = SqliteLedger(settings.store / FOLDER / "jobs.sqlite", Redaction.of(settings))
-            self._trainer = Trainer(settings, self.ledger)
+            self._step = Trainer(settings, self.ledger).step
 
     def submit(self, submission: Submission, model: str, key: str | None) -> Job:
-        """Adds a job. Raises JobConflict as `Ledger.add` does."""
-        job = self.ledger.add(Job.new(model, submission.content()), key)
-        self._count_now(job)
-        return job
+        """Raises JobConflict as `Ledger.add` does."""
+        return self._count_now(self.ledger.add(Job.new(model, submission.content()), key))
 
     def cancel(self, job_id: str) -> Job:
-        job = self.ledger.cancel(job_id)
-        self._count_now(job)
-        return job
+        """Raises JobConflict as `Ledger.cancel` does."""
+        return self._count_now(self.ledger.cancel(job_id))
 
     def advance(self) -> bool:
         """One step of the leader. Returns True while a training needs frequent steps."""
-        busy = self._trainer is not None and self._trainer.step()
+        busy = self._step()
         if busy and time.monotonic() < self._measure_at:
             return True
         self._measure_at = time.monotonic() + MEASURE_SECONDS
@@ -69,13 +65,12 @@ class JobService:
         self._metrics.retrain_epoch.set(max((job.epoch for job in jobs if job.state == "running"), default=0))
         for job in jobs:
             self._count(job)
-        if self._check_workers is not None:
-            self._check_workers(jobs)
         return busy
 
-    def _count_now(self, job: Job) -> None:
+    def _count_now(self, job: Job) -> Job:
         with suppress(JobsUnavailable):  # the leader counts the job later
             self._count(job)
+        return job
 
     def _count(self, job: Job) -> None:
         """Counts each state of a job once over all services: `sgf-worker` changes states too, and has no metrics.

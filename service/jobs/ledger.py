@@ -39,7 +39,7 @@ class JobsUnavailable(JobError): ...  # noqa: N818
 
 
 class Ledger(ABC):
-    """Job records. Every method may block, and raises JobsUnavailable if the records are unavailable."""
+    """Job records. Methods may block. They raise UnknownJob, and JobsUnavailable if the records are unavailable."""
 
     @abstractmethod
     def add(self, job: Job, key: str | None) -> Job:
@@ -49,16 +49,15 @@ class Ledger(ABC):
         """
 
     @abstractmethod
-    def get(self, job_id: str) -> Job:
-        """Raises UnknownJob."""
+    def get(self, job_id: str) -> Job: ...
 
     @abstractmethod
     def jobs(self) -> list[Job]:
-        """All recorded jobs, newest first."""
+        """Newest first."""
 
     @abstractmethod
     def update(self, job_id: str, change: Callable[[Job], Job]) -> Job:
-        """Changes a record atomically. `change` may be called again, and may raise. Raises UnknownJob."""
+        """Changes a record atomically. `change` may be called again, and may raise."""
 
     @abstractmethod
     def report(self, job: Job, lines: list[str], log_tail: str) -> bool:
@@ -69,8 +68,7 @@ class Ledger(ABC):
         """The number of connected processes that can train."""
 
     @abstractmethod
-    def events(self, job_id: str, after: Position) -> list[EventLine]:
-        """The events after a position."""
+    def events(self, job_id: str, after: Position) -> list[EventLine]: ...
 
     @abstractmethod
     def log_tail(self, job_id: str) -> str: ...
@@ -99,22 +97,18 @@ def _start(job: Job) -> Job:
 
 
 def _cancel(job: Job) -> Job:
-    if job.state == "queued":
-        return job.ended("cancelled")
     if job.state == "running":
         return job.model_copy(update={"cancel_requested": True})
-    if job.state != "cancelled":
+    if job.state not in ("queued", "cancelled"):
         raise JobConflict(f"job {job.id} has {job.state} already", job=job.id, state=job.state)
-    return job
+    return job.ended("cancelled") if job.active else job
 
 
-def job_of_key(key: str | None, earlier: Job, job: Job) -> Job:
-    """The job that was added with the same idempotency key."""
-    if earlier.request != job.request:
-        raise JobConflict(f"the key {key!r} was used for another request", job=earlier.id)
-    return earlier
-
-
-def check_no_other_job(other: Job | None) -> None:
-    if other is not None and other.active:
-        raise JobConflict(f"job {other.id} of {other.model} is not done yet; a model has one job at a time", job=other.id)
+def check_addition(job: Job, key: str | None, same_key: Job | None, active: Job | None) -> Job | None:
+    """What `Ledger.add` returns or raises because of earlier jobs: the one with the same key, and the active one."""
+    if same_key is not None and same_key.request != job.request:
+        raise JobConflict(f"the key {key!r} was used for another request", job=same_key.id)
+    if same_key is None and active is not None and active.active:
+        message = f"job {active.id} of {job.model} is not done yet; a model has one job at a time"
+        raise JobConflict(message, job=active.id)
+    return same_key

@@ -27,7 +27,7 @@ from redis.retry import Retry
 
 from service.jobs.job import Job, State
 from service.jobs.job_folder import EventLine, Position
-from service.jobs.ledger import KEPT_JOBS, JobsUnavailable, Ledger, UnknownJob, check_no_other_job, job_of_key
+from service.jobs.ledger import KEPT_JOBS, JobsUnavailable, Ledger, UnknownJob, check_addition
 from service.redis_connection import cause_of, connection_options
 from service.settings import Settings
 
@@ -55,9 +55,9 @@ class RedisLedger(Ledger):
         key_name = f"{PREFIX}key:{job.model}:{key}"
 
         def attempt(pipe: Any) -> Job:
-            if key is not None and (earlier := self._find(pipe, pipe.get(key_name))):
-                return job_of_key(key, earlier, job)
-            check_no_other_job(self._find(pipe, pipe.get(_active(job))))
+            same_key = None if key is None else self._find(pipe, pipe.get(key_name))
+            if earlier := check_addition(job, key, same_key, self._find(pipe, pipe.get(_active(job)))):
+                return earlier
             pipe.multi()
             if key is not None:
                 pipe.set(key_name, job.id, ex=KEPT_SECONDS)

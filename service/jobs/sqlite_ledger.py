@@ -9,7 +9,7 @@ from pathlib import Path
 
 from service.jobs.job import Job, State
 from service.jobs.job_folder import EventLine, Position, read_events, read_log_tail
-from service.jobs.ledger import KEPT_JOBS, JobsUnavailable, Ledger, UnknownJob, check_no_other_job, job_of_key
+from service.jobs.ledger import KEPT_JOBS, JobsUnavailable, Ledger, UnknownJob, check_addition
 from service.jobs.redaction import Redaction
 
 READ = "BEGIN"  # does not block writers
@@ -38,10 +38,10 @@ class SqliteLedger(Ledger):
 
     def add(self, job: Job, key: str | None) -> Job:
         with self._transaction() as database:
-            for earlier in _select(database, "model = ? AND key = ?", job.model, key):
-                return job_of_key(key, earlier, job)
-            for other in _select(database, "model = ? AND state IN ('queued', 'running')", job.model):
-                check_no_other_job(other)
+            same_key = _first(database, "model = ? AND key = ?", job.model, key)
+            active = _first(database, "model = ? AND state IN ('queued', 'running')", job.model)
+            if earlier := check_addition(job, key, same_key, active):
+                return earlier
             insert = "INSERT INTO jobs (id, model, state, key, record) VALUES (?, ?, ?, ?, ?)"
             database.execute(insert, (job.id, job.model, job.state, key, job.model_dump_json()))
             old = "number <= (SELECT max(number) FROM jobs) - ? AND state NOT IN ('queued', 'running')"
@@ -123,9 +123,14 @@ def _create_tables(database: sqlite3.Connection) -> None:
 
 
 def _read(database: sqlite3.Connection, job_id: str) -> Job:
-    for job in _select(database, "id = ?", job_id):
-        return job
-    raise UnknownJob(f"there is no job {job_id!r}")
+    job = _first(database, "id = ?", job_id)
+    if job is None:
+        raise UnknownJob(f"there is no job {job_id!r}")
+    return job
+
+
+def _first(database: sqlite3.Connection, condition: str, *values: str | None) -> Job | None:
+    return next(iter(_select(database, condition, *values)), None)
 
 
 def _select(database: sqlite3.Connection, condition: str, *values: str | None) -> list[Job]:

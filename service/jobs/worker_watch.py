@@ -24,13 +24,16 @@ class WorkerWatch:
         self._silent_since: dict[str, float] = {}
         self._store_states: dict[str, object] = {}
 
-    def check(self, jobs: list[Job]) -> None:
+    def step(self) -> bool:
+        """Returns False: the workers take the frequent steps."""
+        jobs = self._ledger.jobs()
         for job in jobs:
             if job.state == "running" and self._is_silent(job):
                 self._abandon(job)
             elif job.given_up:
                 self._amend(job)
         self._remove_leftovers(jobs)
+        return False
 
     def _is_silent(self, job: Job) -> bool:
         """True if the worker has sent no heartbeat for ABANDONED_SECONDS while Redis answered."""
@@ -52,9 +55,7 @@ class WorkerWatch:
             versions = Store(self._settings.store).model(job.model)
             store_state = versions.versions(), versions.live()
             if self._store_states.get(job.id) != store_state:
-                self._ledger.update(
-                    job.id, lambda stored: with_published_version(stored, self._settings) if stored.given_up else stored
-                )
+                self._ledger.update(job.id, lambda stored: with_published_version(stored, self._settings))
                 self._store_states[job.id] = store_state
 
     def _remove_leftovers(self, jobs: list[Job]) -> None:

@@ -178,9 +178,6 @@ class Metrics:
         """Called by whoever made the change, so that every state of a job is counted once over all workers."""
         self.retrain_jobs.labels(job.state).inc()
 
-    def training(self, job: Job) -> None:
-        self.retrain_epoch.set(job.epoch)
-
     def remember_memory(self) -> None:
         self.peak_memory.set(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
         with suppress(OSError):  # only Linux has it
