@@ -1,4 +1,4 @@
-"""The job records in Redis: which process may write a record, and that every record is validated."""
+"""The ledger in Redis: which process may write a record, and validation of every record."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ def started(ledger: RedisLedger, key: str | None = None) -> Job:
     return claimed
 
 
-def test_a_job_that_was_given_up_does_not_come_back_to_life(ledger: RedisLedger, redis: Redis) -> None:
+def test_an_abandoned_job_stays_ended(ledger: RedisLedger, redis: Redis) -> None:
     job = started(ledger)
-    redis.delete(f"{PREFIX}beat:{job.id}")  # its worker is cut off
-    assert ledger.abandon(job.ended("failed", "nothing was heard")).state == "failed"
+    redis.delete(f"{PREFIX}beat:{job.id}")  # the worker is disconnected
+    assert ledger.abandon(job.ended("failed", "no heartbeat")).state == "failed"
     other = started(ledger)
-    assert ledger.report(job, ["{}"], "") is True, "it is told to stop"
+    assert ledger.report(job, ["{}"], "") is True, "the worker must stop"
     assert ledger.report(job.ended("succeeded"), ["{}"], "") is True
     assert (ledger.get(job.id).state, ledger.get(other.id).state) == ("failed", "running")
     assert redis.get(f"{PREFIX}active:demo") == other.id
     assert ledger.report(other, [], "") is False
 
 
-def test_a_key_is_of_one_model(ledger: RedisLedger) -> None:
+def test_a_key_belongs_to_one_model(ledger: RedisLedger) -> None:
     first = ledger.add(Job.new("one", {}), "nightly")
     other = ledger.add(Job.new("two", {}), "nightly")
     assert first.id != other.id
     assert ledger.add(Job.new("two", {}), "nightly").id == other.id
 
 
-def test_a_redis_that_forgot_everything_is_told_again_unless_another_job_has_come(ledger: RedisLedger, redis: Redis) -> None:
+def test_a_report_restores_lost_records_unless_the_model_has_another_job(ledger: RedisLedger, redis: Redis) -> None:
     job = started(ledger)
     redis.flushall()
     assert ledger.report(job, ["{}"], "tail") is False
@@ -60,9 +60,9 @@ def test_a_redis_that_forgot_everything_is_told_again_unless_another_job_has_com
     assert redis.get(f"{PREFIX}active:demo") == other.id
 
 
-def test_a_job_in_hand_does_not_expire_and_a_lost_record_blocks_nobody(ledger: RedisLedger, redis: Redis) -> None:
+def test_an_active_job_does_not_expire_and_a_lost_record_blocks_no_job(ledger: RedisLedger, redis: Redis) -> None:
     job = started(ledger, "nightly")
-    assert redis.ttl(f"{PREFIX}record:{job.id}") == -1, "for as long as it takes"
+    assert redis.ttl(f"{PREFIX}record:{job.id}") == -1, "no expiry while the job is active"
     with pytest.raises(JobConflict):
         ledger.add(Job.new("demo", {}), None)
     redis.delete(f"{PREFIX}record:{job.id}")
@@ -83,7 +83,7 @@ def test_the_job_that_has_waited_longest_is_claimed_by_one_of_many(server: Redis
     assert (first.id, first.state) == (jobs[1].id, "running")
     claimed: list[Job | None] = []
     ledgers = [RedisLedger(Settings(redis_url=server.url)) for _ in range(8)]
-    threads = [threading.Thread(target=lambda one=one: claimed.append(one.claim())) for one in ledgers]
+    threads = [threading.Thread(target=lambda ledger=ledger: claimed.append(ledger.claim())) for ledger in ledgers]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -118,15 +118,15 @@ def test_a_record_that_is_not_a_job_is_skipped_and_logged_once(
     redis.set(f"{PREFIX}active:demo", job_id)
     redis.set(f"{PREFIX}key:demo:nightly", job_id)
     job = started(ledger, "nightly")
-    assert [found.id for found in ledger.jobs()] == [job.id]
+    assert [recorded.id for recorded in ledger.jobs()] == [job.id]
     with pytest.raises(UnknownJob, match="there is no job"):
         ledger.get(job_id)
-    (line,) = [one.getMessage() for one in caplog.records if "invalid job" in one.getMessage()]
+    (line,) = [entry.getMessage() for entry in caplog.records if "invalid job" in entry.getMessage()]
     assert repr(job_id) in line
     assert line.endswith("it is skipped")
 
 
-def test_a_record_that_was_damaged_while_the_job_trains_is_written_again(ledger: RedisLedger, redis: Redis) -> None:
+def test_a_report_replaces_a_damaged_record(ledger: RedisLedger, redis: Redis) -> None:
     job = started(ledger)
     redis.set(f"{PREFIX}record:{job.id}", "soup")
     redis.set(f"{PREFIX}key:demo:nightly", "soup")

@@ -1,4 +1,4 @@
-"""The record of jobs in SQLite: keys belong to a model, also in files that were made before they did."""
+"""The ledger in SQLite: idempotency keys, migration of older files, and counting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CREATE UNIQUE INDEX one_per_model ON jobs (model) WHERE state IN ('queued', 'run
 """
 
 
-def test_a_key_is_of_one_model(tmp_path: Path) -> None:
+def test_a_key_belongs_to_one_model(tmp_path: Path) -> None:
     ledger = SqliteLedger(tmp_path / "jobs.sqlite", Redaction())
     first = ledger.add(Job.new("one", {}), "nightly")
     other = ledger.add(Job.new("two", {}), "nightly")
@@ -37,7 +37,7 @@ def test_a_key_is_of_one_model(tmp_path: Path) -> None:
         ledger.add(Job.new("one", {"recipe": "digits"}), "nightly")
 
 
-def test_a_file_of_before_is_taken_over_by_one_of_many(tmp_path: Path) -> None:
+def test_an_older_file_is_migrated_once(tmp_path: Path) -> None:
     path = tmp_path / "jobs.sqlite"
     old = Job.new("one", {})
     with sqlite3.connect(path) as database:
@@ -47,21 +47,21 @@ def test_a_file_of_before_is_taken_over_by_one_of_many(tmp_path: Path) -> None:
         )
         database.execute(insert, (old.id, old.model_dump_json()))
     database.close()
-    found: list[Job] = []
+    jobs: list[Job] = []
     ledgers = [SqliteLedger(path, Redaction()) for _ in range(8)]
-    threads = [threading.Thread(target=lambda one=one: found.extend(one.jobs())) for one in ledgers]
+    threads = [threading.Thread(target=lambda ledger=ledger: jobs.extend(ledger.jobs())) for ledger in ledgers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [old] * 8
+    assert jobs == [old] * 8
     assert ledgers[0].add(Job.new("one", {}), "nightly") == old
     assert ledgers[1].add(Job.new("two", {}), "nightly").model == "two"
     with pytest.raises(JobConflict, match="is not done yet"):
         ledgers[2].add(Job.new("one", {}), None)
 
 
-def test_of_many_that_cancel_a_job_one_counts_it(tmp_path: Path) -> None:
+def test_a_job_that_is_cancelled_four_times_at_once_is_counted_once(tmp_path: Path) -> None:
     job = SqliteLedger(tmp_path / FOLDER / "jobs.sqlite", Redaction()).add(Job.new("one", {}), None)
     metrics = Metrics()
     services = [JobService(Settings(store=tmp_path), metrics) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Event streams: each reads only what is new, and a worker has a limited number of them."""
+"""Event streams: a stream reads only new events, and a worker limits the number of streams."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from service.jobs.redis_ledger import PREFIX
 from service.jobs.sqlite_ledger import SqliteLedger
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
-from tests.service.jobs.retraining import ADMIN, TOKEN, cancelled, data_root, submit
+from tests.service.jobs.retraining import ADMIN, TOKEN, cancel, data_root, submit
 from tests.service.redis_server import RedisServer
 from tests.service.serving import in_thread, refused, until
 
@@ -32,8 +32,8 @@ def epoch(number: int) -> bytes:
     return EpochEvent(number=number, epochs=9, loss=1.0, validation=0.5, metric="accuracy").to_line().encode()
 
 
-def test_a_stream_reads_only_what_is_new(tmp_path: Path) -> None:
-    """The beginning of the file changes behind the reader: a reader that counts its lines again would lose one."""
+def test_a_stream_reads_only_new_events(tmp_path: Path) -> None:
+    """The beginning of the file changes after it was read: a reader that started again would miscount the lines."""
     job = SqliteLedger(tmp_path / FOLDER / "jobs.sqlite", Redaction()).add(Job.new("demo", {}), None)
     file = tmp_path / FOLDER / job.id / EVENTS
     file.parent.mkdir()
@@ -76,13 +76,13 @@ def test_the_streams_of_a_worker_are_limited(client: httpx.Client) -> None:
         assert response.headers["retry-after"] == "1"
         assert client.get(f"/admin/jobs/{job_id}", headers=ADMIN).status_code == 200
     until(lambda: status() == 200)
-    cancelled(client, job_id)
+    cancel(client, job_id)
 
 
-def test_a_line_of_another_program_in_redis_does_not_become_another_event(client: httpx.Client, redis: Redis) -> None:
+def test_a_forged_line_in_redis_cannot_forge_an_event(client: httpx.Client, redis: Redis) -> None:
     job_id = submit(client)
     lines = ['{"event": "epoch\\nevent: end"}', '{"event": "epoch"}\n\nevent: end\ndata: {}', "[1]", '{"event": 7}']
     redis.rpush(f"{PREFIX}events:{job_id}", *lines)
-    cancelled(client, job_id)
+    cancel(client, job_id)
     text = client.get(f"/admin/jobs/{job_id}/events", headers=ADMIN).text
     assert [line for line in text.splitlines() if line.startswith("event: ")] == ["event: message"] * 4 + ["event: end"]

@@ -1,4 +1,4 @@
-"""What may be asked for, and what is refused before anything starts."""
+"""Valid and invalid requests to retrain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from training.__main__ import SETTINGS, train_parser
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = data_root(tmp_path_factory.mktemp("submissions"))
     (root / "pipes").mkdir()
-    for pipe in (root / "pipe.npz", root / "pipes" / "nodes.csv"):  # whoever opens one waits for a writer
+    for pipe in (root / "pipe.npz", root / "pipes" / "nodes.csv"):  # opening a pipe waits for a writer
         os.mkfifo(pipe)
     return root
 
@@ -38,7 +38,7 @@ def admin(store: Path, root: Path) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ({}, "expected dataset, data or recipe"),
         ({"dataset": "digits", "data": "graph.npz"}, "expected either dataset or data, not both"),
@@ -66,15 +66,15 @@ def admin(store: Path, root: Path) -> Iterator[httpx.Client]:
         ({"data": "graph.npz", "rescipe": "digits"}, "body.rescipe: Extra inputs are not permitted"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(admin: httpx.Client, root: Path, body: dict[str, Any], told: str) -> None:
+def test_an_invalid_request_is_refused(admin: httpx.Client, root: Path, body: dict[str, Any], message: str) -> None:
     response = admin.post("/admin/retrain", json=body)
-    assert told in refused(response, 422, "invalid")
+    assert message in refused(response, 422, "invalid")
     assert str(root) not in response.text
     assert admin.get("/admin/jobs").json() == {"jobs": []}
 
 
-def test_a_folder_that_we_may_not_read_is_refused() -> None:
-    with as_anybody(), tempfile.TemporaryDirectory() as folder:  # a folder of their own
+def test_an_unreadable_folder_is_refused() -> None:
+    with as_other_user(), tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "closed").mkdir(mode=0)
         with pytest.raises(InvalidSubmission, match=r"'closed', or a file in it, cannot be read by the service"):
@@ -83,8 +83,8 @@ def test_a_folder_that_we_may_not_read_is_refused() -> None:
 
 
 @contextmanager
-def as_anybody() -> Iterator[None]:
-    """Root may read everything: for a while we are not."""
+def as_other_user() -> Iterator[None]:
+    """Drops the rights of root, which may read every folder."""
     before = os.geteuid()
     if before == 0:
         os.seteuid(65534)
@@ -94,22 +94,22 @@ def as_anybody() -> Iterator[None]:
         os.seteuid(before)
 
 
-def test_bodies_have_limits_here_too(admin: httpx.Client) -> None:
+def test_the_body_of_a_retrain_request_is_limited(admin: httpx.Client) -> None:
     refused(admin.post("/admin/retrain", content=b'{"data": "' + b"x" * 70_000 + b'"}'), 413, "body_too_large")
     refused(admin.post("/admin/retrain", content=b"{", headers={"content-type": "application/json"}), 400, "not_json")
     refused(admin.post("/admin/retrain", json={"recipe": "digits"}, headers={"idempotency-key": "x" * 201}), 422, "invalid")
 
 
-def test_jobs_that_are_not_there(admin: httpx.Client) -> None:
+def test_unknown_jobs(admin: httpx.Client) -> None:
     for method, path in (("GET", ""), ("GET", "/events"), ("POST", "/cancel")):
         refused(admin.request(method, f"/admin/jobs/{'0' * 16}{path}"), 404, "unknown_job")
         refused(admin.request(method, f"/admin/jobs/nonsense{path}"), 422, "invalid")
 
 
-def test_admin_is_for_those_with_the_token(admin: httpx.Client, client: httpx.Client) -> None:
-    with httpx.Client(base_url=admin.base_url, timeout=30) as stranger:
+def test_admin_routes_need_the_token(admin: httpx.Client, client: httpx.Client) -> None:
+    with httpx.Client(base_url=admin.base_url, timeout=30) as without_token:
         for method, path in (("POST", "retrain"), ("GET", "jobs"), ("POST", "models/rollback"), ("POST", "models/activate")):
-            refused(stranger.request(method, f"/admin/{path}"), 401, "unauthorized")
+            refused(without_token.request(method, f"/admin/{path}"), 401, "unauthorized")
             refused(client.request(method, f"/admin/{path}"), 404, "not_found")
 
 
@@ -125,7 +125,7 @@ def test_a_submission_becomes_a_command_that_training_understands(root: Path) ->
     assert (options.data, options.warm_start, options.activate) == (root / "graph.npz", True, "if_better")
 
 
-def test_redis_keeps_the_jobs_where_there_is_one() -> None:
+def test_jobs_are_kept_in_redis_if_there_is_one() -> None:
     url = "redis://localhost"
     assert [
         Settings(jobs=jobs, redis_url=redis).jobs_in_redis

@@ -1,4 +1,4 @@
-"""The record of a job accepts the names of models that the store accepts."""
+"""A job record accepts the same model names as the store."""
 
 from __future__ import annotations
 
