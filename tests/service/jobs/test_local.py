@@ -204,7 +204,7 @@ def test_after_the_leader_is_killed_another_worker_adopts_its_training(running: 
     client, parent = running.client, running.process.pid
     job_id = submit(client, overrides=FOR_EVER)
     wait_for_epoch(client, job_id)
-    killed = alive(parent)  # one of them is the leader; the training must outlive it
+    killed = alive(parent)  # one process is the leader; the training must outlive it
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     until(lambda: len(set(alive(parent)) - set(killed)) == 2)
@@ -219,10 +219,10 @@ def test_after_the_leader_is_killed_another_worker_adopts_its_training(running: 
 def test_roll_back_and_activation(running: Running, folder: Path) -> None:
     client = running.client
     live = client.get("/health/ready").json()["version"]
-    told = client.post("/admin/models/rollback", headers=ADMIN)
+    response = client.post("/admin/models/rollback", headers=ADMIN)
     versions = Store(folder / "models").model("demo")
     assert versions.live() != live
-    assert told.json() == {"model": "demo", "live": versions.live(), "before": live}
+    assert response.json() == {"model": "demo", "live": versions.live(), "before": live}
     assert client.post("/admin/models/activate", json={"version": live}, headers=ADMIN).json()["live"] == live
     refused(client.post("/admin/models/activate", json={"version": 999}, headers=ADMIN), 404, "unknown_version")
     refused(client.post("/admin/models/activate", json={"version": "1"}, headers=ADMIN), 422, "invalid")

@@ -48,9 +48,7 @@ def test_the_record_of_an_abandoned_job_shows_what_its_training_published(
 ) -> None:
     job = abandon_job(service, RedisLedger(settings), redis)
     assert (job.state, job.given_up, job.version, job.live) == ("failed", True, None, False)
-    weak_model(
-        settings.store, tmp_path / "data", job=job.id, activate=False
-    )  # the training had passed its last check of the fencing file
+    weak_model(settings.store, tmp_path / "data", job=job.id, activate=False)  # after its last check of the fencing file
     service.advance()
     record = service.ledger.get(job.id)
     assert (record.state, record.version, record.live) == ("failed", 2, False)

@@ -51,9 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def step_to_result(
-    folder: Path, tmp_path: Path, *lines: str, code: int | None = None, cancel: bool = False, **facts: Any
-) -> Job:
+def result_of(folder: Path, tmp_path: Path, *lines: str, code: int | None = None, cancel: bool = False, **facts: Any) -> Job:
     (tmp_path / EVENTS).write_text("".join(f"{line}\n" for line in lines))
     job = Job.new("demo", {}).model_copy(update={"state": "running"} | facts)
     dead = cast("TrainingProcess", Dead(code))
@@ -62,7 +60,7 @@ def step_to_result(
 
 def test_a_truncated_line_is_skipped(folder: Path, tmp_path: Path) -> None:
     lines = [EPOCH, EPOCH[:20] + EPOCH, "[1]", "", FinishedEvent(result={}).to_line()]
-    record = step_to_result(folder, tmp_path, *lines)
+    record = result_of(folder, tmp_path, *lines)
     assert (record.state, record.epoch) == ("succeeded", 3)
 
 
@@ -78,7 +76,7 @@ def test_a_truncated_line_is_skipped(folder: Path, tmp_path: Path) -> None:
 def test_the_result_of_a_training_without_a_last_event(
     folder: Path, tmp_path: Path, code: int | None, state: str, error: str
 ) -> None:
-    record = step_to_result(folder, tmp_path, EPOCH, code=code)
+    record = result_of(folder, tmp_path, EPOCH, code=code)
     assert record.state == state
     assert error in (record.error or "")
 
@@ -88,12 +86,12 @@ def test_a_job_whose_version_is_live_has_succeeded_even_without_a_last_event(
     folder: Path, tmp_path: Path, cancel: bool
 ) -> None:
     activated = ActivatedEvent(version=1).to_line()
-    record = step_to_result(folder, tmp_path, activated, code=-9, cancel=cancel, id="first")
+    record = result_of(folder, tmp_path, activated, code=-9, cancel=cancel, id="first")
     assert (record.state, record.error, record.version, record.live) == ("succeeded", None, 1, True)
     failed = FailedEvent(error="no space").to_line()
-    record = step_to_result(folder, tmp_path, activated, failed, code=1, id="first")
+    record = result_of(folder, tmp_path, activated, failed, code=1, id="first")
     assert (record.state, record.error, record.live) == ("failed", "no space", True), "the failed event decides"
-    record = step_to_result(folder, tmp_path, code=-9, cancel=cancel, id="second")
+    record = result_of(folder, tmp_path, code=-9, cancel=cancel, id="second")
     assert (record.state, record.version, record.live) == ("cancelled" if cancel else "failed", 2, False), (
         "published, not live"
     )
