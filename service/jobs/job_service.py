@@ -23,7 +23,6 @@ from service.telemetry.metrics import Metrics
 LOG = logging.getLogger("service.jobs")
 LEADER_LOCK = "attendant.lock"  # the name of earlier versions: with another one, an upgrade could have two leaders
 BUSY_SECONDS, IDLE_SECONDS, MEASURE_SECONDS, ELECTION_SECONDS = 0.1, 0.5, 0.5, 1.0
-FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 10.0
 
 
 class JobService:
@@ -91,7 +90,7 @@ class Leader:
     def __init__(self, service: JobService, settings: Settings) -> None:
         self._service, self._lock = service, settings.store / FOLDER / LEADER_LOCK
         self._stopping = threading.Event()
-        self._backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+        self._backoff = Backoff(1.0, 10.0)
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
 
     def start(self) -> None:

@@ -15,7 +15,6 @@ from service.settings import Settings
 
 LOG = logging.getLogger("service.jobs")
 REPORT_SECONDS = 0.25  # a report also reads whether to cancel, which may take two seconds in all
-FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 4.0  # the service abandons a worker's job after 10 s without a report
 END_REPORT_SECONDS = 600.0  # how long to retry the report of the end of a job
 
 
@@ -26,7 +25,7 @@ class Trainer:
         """`tied`: trainings die with this process. Otherwise they outlive it, and the next Trainer adopts them."""
         self._settings, self._ledger, self._tied = settings, ledger, tied
         self._supervision: Supervision | None = None
-        self._backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+        self._backoff = Backoff(1.0, 4.0)  # the service abandons the job of a worker after 10 s without a report
         self._adopts = not tied
         self._cancel = self._stopping = False
         self._report_at = self._give_up_at = 0.0
@@ -42,7 +41,7 @@ class Trainer:
         if time.monotonic() >= self._report_at:
             reported = self._report(self._supervision)
             if not job.active and (reported or self._stopping or time.monotonic() > self._give_up_at):
-                self._supervision, self._adopts = None, not self._tied and not reported
+                self._supervision = None
                 self._finish(job)
         return True
 
@@ -63,7 +62,7 @@ class Trainer:
         claimed = None if self._stopping else self._ledger.claim()
         if claimed is None:
             return None
-        self._cancel = False
+        self._cancel, self._adopts = False, not self._tied  # adopts this job too, should its start or its last report fail
         LOG.info("job %s of %s is training", claimed.id, claimed.model)
         return Supervision.start(claimed, job_folder(self._settings, claimed.id), self._settings, self._tied)
 

@@ -28,7 +28,6 @@ from service.telemetry import logs
 
 LOG = logging.getLogger("service.worker")
 STEP_SECONDS, POLL_SECONDS = 0.1, 1.0
-FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 1.0, 30.0
 
 
 class Worker:
@@ -36,7 +35,7 @@ class Worker:
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._ledger = RedisLedger(settings, self._name)
         self._trainer = Trainer(settings, self._ledger, tied=True)
-        self._backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+        self._backoff = Backoff(1.0, 30.0)
         self._stopped_by: str | None = None
 
     def stop(self, number: int, _frame: object = None) -> None:
