@@ -1,10 +1,10 @@
 """The ledger of jobs: what both implementations (`sqlite_ledger`, `redis_ledger`) share, and the errors of jobs.
 
-JobError                  `service.http.errors` maps these to responses; `details` become details of the response
-InvalidSubmission       the request to retrain cannot be run
-UnknownJob
-JobConflict             another job, or the state of this one, does not permit the request
-JobsUnavailable         the ledger cannot be read or written now
+JobError: `service.http.errors` maps its subclasses to responses, and its `details` to details of the response
+- InvalidSubmission: the request to retrain cannot be run
+- UnknownJob: there is no job with this id
+- JobConflict: another job, or the state of this job, does not permit the request
+- JobsUnavailable: the records cannot be read or written now
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class JobError(Exception):
         self.details = details
 
 
-class InvalidSubmission(JobError): ...  # noqa: N818  # like the errors of model_store
+class InvalidSubmission(JobError): ...  # noqa: N818  # named as the errors of model_store are
 
 
 class UnknownJob(JobError): ...  # noqa: N818

@@ -71,3 +71,20 @@ def test_a_job_that_is_cancelled_four_times_at_once_is_counted_once(tmp_path: Pa
     for thread in threads:
         thread.join()
     assert metrics.registry.get_sample_value("sgf_retrain_jobs_total", {"state": "cancelled"}) == 1.0
+
+
+def test_migration_keeps_a_requested_cancel_and_counts_no_state_again(tmp_path: Path) -> None:
+    old = Job.new("one", {}).started()
+    with sqlite3.connect(tmp_path / "jobs.sqlite") as database:
+        database.executescript(EARLIER)
+        insert = "INSERT INTO jobs (id, model, state, digest, cancel, record) VALUES (?, 'one', 'running', '', 1, ?)"
+        database.execute(insert, (old.id, old.model_dump_json()))
+    database.close()
+    ledger = SqliteLedger(tmp_path / "jobs.sqlite", Redaction())
+    assert ledger.get(old.id) == old.model_copy(update={"cancel_requested": True})
+    assert [ledger.count_once(old.id, state) for state in ("queued", "running", "cancelled", "cancelled")] == [
+        False,
+        False,
+        True,
+        False,
+    ]
