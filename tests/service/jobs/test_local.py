@@ -158,7 +158,7 @@ def test_one_key_makes_one_job_and_another_request_is_refused(running: Running) 
     environ = Path(f"/proc/{pid}/environ").read_text()
     assert "OMP_NUM_THREADS=1" in environ.replace("\0", "\n").split("\n")
     assert TOKEN not in environ
-    with busy_machine():  # here a killed process at idle priority takes more than 10 s to exit without help
+    with busy_machine():  # without help, a killed process at idle priority exits after seconds
         assert client.post(f"/admin/jobs/{job_id}/cancel", headers=ADMIN).json()["cancel_requested"] is True
         assert seconds_until(lambda: not training_processes(job_id)) < CANCEL_SECONDS
         assert wait_for_end(client, job_id)["state"] == "cancelled"
