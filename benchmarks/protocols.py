@@ -5,11 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from service.http.messages import Reply, Request
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.http import protocol
 from service.http.protocol import Protocol
+from service.http.reply import Reply
+from service.http.request import Request
 
 NEVER_SECONDS = 1e6
 
@@ -35,8 +36,8 @@ class Plain(HttpToolsProtocol):
                 request.body += message.get("body", b"")
                 more = message.get("more_body", False)
             await app.answer(request)
-            lines = [line.split(b": ", 1) for line in replies[0].head.split(b"\r\n") if line]
-            headers = [(line[0], line[1]) for line in lines]
+            named = {"content-type": replies[0].media_type, "content-length": str(len(replies[0].content))}
+            headers = [(name.encode(), value.encode()) for name, value in (named | replies[0].headers).items()]
             await send({"type": "http.response.start", "status": replies[0].status, "headers": headers})
             await send({"type": "http.response.body", "body": replies[0].content})
 

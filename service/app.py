@@ -13,13 +13,10 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI
 
 from service.admission import Admission
+from service.http.admin_routes import admin_routes
 from service.http.gateway import Gateway
 from service.http.pages import pages
-from service.jobs.catalogue import Catalogue
-from service.jobs.leader import Leader
-from service.jobs.local import FOLDER, LocalRunner
-from service.jobs.pages import admin_pages
-from service.jobs.runner import Runner
+from service.jobs.job_service import JobService, Leader
 from service.predict.batching import Batcher
 from service.predict.cache import cache_for
 from service.predict.predictor import Predictor
@@ -51,8 +48,8 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
         log.flush()
 
     batcher, cache = Batcher(settings, metrics), cache_for(settings, metrics)
-    runner = None if settings.admin_token is None else runner_for(settings, metrics)
-    leader = None if runner is None else Leader(runner, settings.store / FOLDER / "attendant.lock")
+    jobs = None if settings.admin_token is None else JobService(settings, metrics)
+    leader = None if jobs is None else Leader(jobs, settings)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -82,7 +79,7 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
             book()
 
     answering = Predictor(settings, metrics, batcher, cache)
-    admin = admin_pages(runner, Catalogue(settings.data_root), rollout)
+    admin = admin_routes(jobs, settings.data_root, rollout)
     others = pages(rollout, metrics, lifespan, bool(settings.api_keys), admin)
     return Gateway(settings, metrics, rollout, answering, admission, log, others)
 
@@ -94,14 +91,6 @@ async def _repeat(step: Callable[[], None], seconds: float) -> None:
             step()
         except Exception:
             LOG.exception("%s failed; it is repeated in %g s", step.__qualname__, seconds)
-
-
-def runner_for(settings: Settings, metrics: Metrics) -> Runner:
-    if not settings.jobs_in_redis:
-        return LocalRunner(settings, metrics)
-    from service.jobs.redis_runner import RedisRunner
-
-    return RedisRunner(settings, metrics)
 
 
 def _give_memory_back() -> None:

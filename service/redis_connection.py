@@ -1,4 +1,4 @@
-"""What every Redis connection shares: its address and password, the description of a failure, and the wait after one."""
+"""Shared by the Redis connections of the cache and the jobs: credentials, the text of an error, and the backoff."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def connection_options(settings: Settings) -> dict[str, Any]:
 
 
 def cause_of(error: BaseException) -> str:
-    """The server's or the system's own text, without the arguments of a command: those of HELLO include the password."""
+    """The text of the server or the system, without the arguments of a command: those of HELLO include the password."""
     text, _, _ = f"{getattr(error, 'status_code', None) or ''} {error}".strip().partition(", with args beginning with")
     return text or f"no answer in time: {type(error).__name__}"
 
 
 class Backoff:
-    """The wait before the next attempt: doubles with every failure, from `first` to `longest`."""
+    """The seconds to wait before the next attempt: they double with every failure, from `first` to `longest`."""
 
     def __init__(self, first: float, longest: float) -> None:
         self._first, self._longest, self.seconds = first, longest, 0.0

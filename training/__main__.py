@@ -19,8 +19,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from model_store import StoreError
+from model_store.run_contract import FailedEvent, StartedEvent, StoppedEvent
 from sgformer import ConfigError, SgformerError
-from training.cli.events import Events
+from training.cli.events import EventWriter
 from training.cli.options import SETTINGS, Options, RefreshOptions, TableOptions, TrainOptions, TuneOptions
 from training.cli.refresh_command import refresh_model
 from training.cli.terminal import STOPPED
@@ -38,7 +39,7 @@ REFRESH_HELP = "Publish a version's weights over new data, without training."
 class Command(NamedTuple):
     parser: Callable[[], argparse.ArgumentParser]
     options: type[Options]
-    run: Callable[[Any, Events], int]
+    run: Callable[[Any, EventWriter], int]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = COMMANDS.get(words[0]) if words else None
     parse, options_type, run = command or Command(train_parser, TrainOptions, train_model)
     options = options_type.of(parse().parse_args(words[1:] if command else words))
-    events = Events(options.events, options.only_while)
-    events.tell("started", pid=os.getpid())
+    events = EventWriter(options.events, options.only_while)
+    events.write(StartedEvent(pid=os.getpid()))
     if options.at_most:
         signal.alarm(options.at_most)  # the kernel ends the run, even if the process that started it is gone
     # Outside the training loop, which handles signals itself, SIGTERM raises and so removes half-written files.
@@ -55,15 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(options, events)
     except (SgformerError, StoreError, OSError) as error:
-        events.tell("failed", error=str(error))
+        events.write(FailedEvent(error=str(error)))
         print(f"sgf-train: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     except (KeyboardInterrupt, Stopped):
-        events.tell("stopped")
+        events.write(StoppedEvent())
         print("sgf-train: interrupted", file=sys.stderr)
         return STOPPED
     except Exception as error:  # a bug: the event is for readers of the events file, the traceback for the log
-        events.tell("failed", error=f"{type(error).__name__}: {error}")
+        events.write(FailedEvent(error=f"{type(error).__name__}: {error}"))
         raise
     finally:
         signal.signal(signal.SIGTERM, handler)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_store import InvalidName, StoreBusy, StoreError, StoreUnavailable, UnknownModel, UnknownVersion
+from service.jobs.ledger import InvalidSubmission, JobConflict, JobError, JobsUnavailable, UnknownJob
 from sgformer import NeighborhoodTooLarge, NewNodeError, SgformerError, UnknownNodeError
 
 STATUS: Mapping[str, int] = {
@@ -45,6 +46,12 @@ STATUS: Mapping[str, int] = {
     "jobs_unavailable": 503,
     "store_busy": 503,
     "store_unavailable": 503,
+}
+JOB_CODES: Mapping[type[JobError], str] = {
+    InvalidSubmission: "invalid",
+    UnknownJob: "unknown_job",
+    JobConflict: "conflict",
+    JobsUnavailable: "jobs_unavailable",
 }
 RETRY_SECONDS = 1
 LONGEST_MESSAGE, LONGEST_DETAIL = 400, 200
@@ -79,8 +86,8 @@ def _shortened(value: Any, length: int) -> Any:
 
 def refusal_for(error: BaseException) -> Refusal:
     """The refusal that the client gets for an error of another layer."""
-    if isinstance(error, Refusal):
-        return error
+    if isinstance(error, Refusal | JobError):
+        return error if isinstance(error, Refusal) else Refusal(JOB_CODES[type(error)], str(error), **error.details)
     if isinstance(error, asyncio.CancelledError):  # only a shutdown cancels requests
         return Refusal("not_ready", "the service is shutting down")
     if isinstance(error, UnknownNodeError):

@@ -20,6 +20,7 @@ from model_store import ModelVersions, StoreError, UnknownVersion
 from service.http import openapi
 from service.http.errors import Refusal, refusal_for
 from service.http.reply import GZIP_FROM_BYTES
+from service.jobs.ledger import JobError
 from service.rollout.probation import last_rollback
 from service.rollout.rollout import Rollout
 from service.telemetry.metrics import CONTENT_TYPE, Metrics
@@ -138,6 +139,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Refusal)
     @app.exception_handler(StoreError)
+    @app.exception_handler(JobError)
     @app.exception_handler(Exception)  # starlette raises our own errors again after this response, and they are logged
     async def failed(_request: Request, error: Exception) -> JSONResponse:
         return response_for(refusal_for(error))

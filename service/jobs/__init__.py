@@ -1,4 +1,5 @@
-"""Retraining: a job is submitted, queued, trained in a process of its own, judged, and perhaps live.
+"""Retraining: a job is submitted, queued, trained in a separate process, and its version may go live.
 
-`runner` is the interface; `local` and `redis_runner` are the two ways to run jobs; `supervision` is what both share.
+`JobService` works on a `Ledger`: job records in a SQLite file, or in Redis for `sgf-worker` processes.
+Does not belong here: HTTP (`service.http`) and the training itself (`training`, which is never imported).
 """

@@ -1,7 +1,4 @@
-"""Redacts absolute paths from logs and events: only the last component of a path is shown.
-
-Known folders are replaced first, because only a known folder with spaces in its name can be distinguished from a sentence.
-"""
+"""Redacts absolute paths from logs and events: only the last component of a path is shown."""
 
 from __future__ import annotations
 
@@ -21,6 +18,7 @@ _PATH = re.compile(f"{_URL}|{_QUOTED}|{_BARE}")
 
 class Redaction:
     def __init__(self, *roots: Path) -> None:
+        # Known folders are replaced first: a path with spaces can be told from a sentence only if it is known.
         known = {str(path) for root in roots for path in (root, root.resolve()) if path.is_absolute() and path != Path("/")}
         longest_first = "|".join(re.escape(root) for root in sorted(known, key=len, reverse=True))
         self._roots = re.compile(rf"(?:\bfile://)?(?<![\w.])(?:{longest_first})(?![\w-]|\.\w)") if known else None

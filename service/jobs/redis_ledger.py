@@ -1,16 +1,15 @@
-"""The job records in Redis, for workers on other machines.
+"""The ledger in Redis: for jobs that `sgf-worker` processes train, on any machine that shares the store.
 
 sgf:jobs:order            job ids by the time of their submission
-sgf:jobs:record:<id>      the job; its worker writes it while it runs, the service at all other times
+sgf:jobs:record:<id>      the job
 sgf:jobs:events:<id>      its events, a list; sgf:jobs:log:<id> the tail of its log
 sgf:jobs:active:<model>   the id of the model's job that is queued or running
-sgf:jobs:key:<model>:<key>   the job id and the request's digest of an idempotency key
-sgf:jobs:cancel:<id>      a cancel was requested
-sgf:jobs:beat:<id>        the heartbeat of its worker; expires BEAT_SECONDS after the last one
+sgf:jobs:key:<model>:<key>   the id of the job that was added with this idempotency key
+sgf:jobs:beat:<id>        the heartbeat of its worker; expires BEAT_SECONDS after the last report
 sgf:jobs:workers          the connected workers by their last announcement, in seconds of the clock of Redis
 sgf:jobs:once:<id>:<state>   a service has counted this state in its metrics
 
-Whatever is read is data of unknown origin: it is validated, and a record that does not validate is skipped and logged.
+Other programs may write to Redis. Everything that is read is validated; an invalid record is skipped and logged.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from redis import Redis, RedisError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from service.jobs.record import Job
-from service.jobs.runner import JobsUnavailable, Line, Place, already_running, has_ended, other_request, unknown_job
-from service.jobs.supervision import running
+from service.jobs.job import Job, State
+from service.jobs.job_folder import EventLine, Position
+from service.jobs.ledger import KEPT_JOBS, JobsUnavailable, Ledger, UnknownJob, check_addition
 from service.redis_connection import cause_of, connection_options
 from service.settings import Settings
 
@@ -36,201 +35,137 @@ LOG = logging.getLogger("service.jobs")
 Result = TypeVar("Result")
 PREFIX = "sgf:jobs:"
 ORDER, WORKERS = f"{PREFIX}order", f"{PREFIX}workers"
-KEPT = 200
 KEPT_SECONDS = 30 * 86_400
 BEAT_SECONDS = 5
-WORKER_SECONDS = 10
-"""A worker counts as connected for so long after its last announcement."""
+WORKER_SECONDS = 10  # a worker counts as connected for so long after its last announcement
 TIMEOUT_SECONDS = 2.0
 
 
-class KeyUse(BaseModel):
-    """The first use of an idempotency key."""
-
-    id: str
-    digest: str
-
-
-class RedisLedger:
-    """Every method raises JobsUnavailable if Redis fails."""
-
-    def __init__(self, settings: Settings) -> None:
+class RedisLedger(Ledger):
+    def __init__(self, settings: Settings, worker: str | None = None) -> None:
+        """`worker` is the name under which the calling process announces itself when it claims or reports a job."""
         timeouts = {"socket_timeout": TIMEOUT_SECONDS, "socket_connect_timeout": TIMEOUT_SECONDS}
         options = {"decode_responses": True, "encoding_errors": "replace", **timeouts, **connection_options(settings)}
         # One retry, at once: the server may have closed an idle connection.
         self._redis: Any = Redis.from_url(retry=Retry(NoBackoff(), 1), **options)
+        self._worker = worker
         self._invalid: set[str] = set()
 
-    def add(self, job: Job, key: str | None, digest: str) -> Job:
-        named, active = f"{PREFIX}key:{job.model}:{key}", f"{PREFIX}active:{job.model}"
+    def add(self, job: Job, key: str | None) -> Job:
+        key_name = f"{PREFIX}key:{job.model}:{key}"
 
         def attempt(pipe: Any) -> Job:
-            use = None if key is None else _key_use(pipe.get(named))
-            if key is not None and use is not None and (before := self._find(pipe, use.id)):
-                if use.digest != digest:
-                    raise other_request(key, before.id)
-                return before
-            other = self._find(pipe, pipe.get(active))
-            if other is not None and other.active:
-                raise already_running(job.model, other.id)
+            same_key = None if key is None else self._find(pipe, pipe.get(key_name))
+            if earlier := check_addition(job, key, same_key, self._find(pipe, pipe.get(_active(job)))):
+                return earlier
             pipe.multi()
             if key is not None:
-                pipe.set(named, KeyUse(id=job.id, digest=digest).model_dump_json(), ex=KEPT_SECONDS)
-            pipe.set(active, job.id)
-            _write(pipe, job)
+                pipe.set(key_name, job.id, ex=KEPT_SECONDS)
+            _write(pipe, job, None)
             return job
 
-        return self._transaction(attempt, named, active)
+        return self._transaction(attempt, key_name, _active(job))
 
     def get(self, job_id: str) -> Job:
-        with _failures():
+        with _redis_errors():
             return self._read(self._redis, job_id)
 
     def jobs(self) -> list[Job]:
-        with _failures():
-            ids = self._redis.zrevrange(ORDER, 0, KEPT - 1)
-            records = self._redis.mget([f"{PREFIX}record:{job_id}" for job_id in ids]) if ids else []
-            self._redis.zremrangebyrank(ORDER, 0, -KEPT - 1)
-        found = (self._validated(job_id, record) for job_id, record in zip(ids, records, strict=True))
-        return [job for job in found if job is not None]
+        with _redis_errors():
+            ids = self._redis.zrevrange(ORDER, 0, KEPT_JOBS - 1)
+            records = self._redis.mget([_record(job_id) for job_id in ids]) if ids else []
+            self._redis.zremrangebyrank(ORDER, 0, -KEPT_JOBS - 1)
+        jobs = (self._validate(job_id, record) for job_id, record in zip(ids, records, strict=True))
+        return [job for job in jobs if job is not None]
 
-    def cancel(self, job_id: str) -> Job:
+    def update(self, job_id: str, change: Callable[[Job], Job]) -> Job:
         def attempt(pipe: Any) -> Job:
-            job = self._read(pipe, job_id)
-            if not job.active and job.state != "cancelled":
-                raise has_ended(job)
+            before = self._read(pipe, job_id)
+            holder, job = pipe.get(_active(before)), change(before)
             pipe.multi()
-            if job.state == "queued":
-                job = job.ended("cancelled")
-                _write(pipe, job)
-                pipe.delete(f"{PREFIX}active:{job.model}")  # names this job: no other is accepted while it is active
-            elif job.state == "running":
-                job = job.model_copy(update={"cancel_requested": True})
-                pipe.set(f"{PREFIX}cancel:{job_id}", 1, ex=KEPT_SECONDS)
+            if job != before:
+                _write(pipe, job, holder)
             return job
 
-        return self._transaction(attempt, f"{PREFIX}record:{job_id}")
+        return self._transaction(attempt, _record(job_id))
 
     def claim(self) -> Job | None:
-        """The job that has waited longest, now running. None if no job waits."""
-        for waiting in reversed(self.jobs()):
-            if waiting.state == "queued" and (job := self._claim(waiting.id)):
-                return job
-        return None
+        if self._worker is not None:
+            self.announce(self._worker)
+        return super().claim()
 
-    def _claim(self, job_id: str) -> Job | None:
-        def attempt(pipe: Any) -> Job | None:
-            job = self._find(pipe, job_id)
-            if job is None or job.state != "queued":
-                return None  # another worker has claimed it, or it was cancelled
-            pipe.multi()
-            job = running(job)
-            _write(pipe, job)
-            pipe.set(f"{PREFIX}beat:{job_id}", 1, ex=BEAT_SECONDS)
-            return job
-
-        return self._transaction(attempt, f"{PREFIX}record:{job_id}")
-
-    def report(self, job: Job, lines: list[str], tail: str) -> bool:
+    def report(self, job: Job, lines: list[str], log_tail: str) -> bool:
         """A heartbeat with the whole state of the job, which restores what Redis has lost.
 
-        Returns whether to stop: a cancel was requested, or the job was abandoned and is not of this worker any more.
+        Returns True if a cancel was requested, or if the job was abandoned and does not belong to this worker any more.
         """
-        record, events, active = f"{PREFIX}record:{job.id}", f"{PREFIX}events:{job.id}", f"{PREFIX}active:{job.model}"
+        events = f"{PREFIX}events:{job.id}"
 
         def attempt(pipe: Any) -> bool:
-            stored, holder, known = self._find(pipe, job.id), pipe.get(active), pipe.llen(events)
-            cancel = bool(pipe.get(f"{PREFIX}cancel:{job.id}"))
-            abandoned = stored is not None and not stored.active
-            if abandoned or holder not in (None, job.id):
+            stored, holder, count = self._find(pipe, job.id), pipe.get(_active(job)), pipe.llen(events)
+            if (stored is not None and not stored.active) or holder not in (None, job.id):
                 return True
+            cancel = stored is not None and stored.cancel_requested
             pipe.multi()
-            _write(pipe, job.model_copy(update={"cancel_requested": cancel}))
-            if lines[known:]:
-                pipe.rpush(events, *lines[known:])
+            _write(pipe, job.model_copy(update={"cancel_requested": cancel}), holder)
+            if lines[count:]:
+                pipe.rpush(events, *lines[count:])
             pipe.expire(events, KEPT_SECONDS)
-            pipe.set(f"{PREFIX}log:{job.id}", tail, ex=KEPT_SECONDS)
+            pipe.set(f"{PREFIX}log:{job.id}", log_tail, ex=KEPT_SECONDS)
             if job.active:
                 pipe.set(f"{PREFIX}beat:{job.id}", 1, ex=BEAT_SECONDS)
-                pipe.set(active, job.id)
-            else:
-                pipe.delete(active)
             return cancel
 
-        return self._transaction(attempt, record, active)
+        if self._worker is not None:
+            self.announce(self._worker)
+        return self._transaction(attempt, _record(job.id), _active(job))
 
-    def give_up(self, job: Job) -> Job:
-        """Writes the end of an abandoned job, unless its worker has reported in the meantime."""
-        record, beat, active = f"{PREFIX}record:{job.id}", f"{PREFIX}beat:{job.id}", f"{PREFIX}active:{job.model}"
+    def abandon(self, job: Job) -> Job:
+        """Writes the end of a job whose worker is silent, unless the worker has reported in the meantime."""
+        # A report writes the record together with the heartbeat, so `update` notices it.
+        return self.update(job.id, lambda stored: job if stored.active and not self.has_heartbeat(job.id) else stored)
 
-        def attempt(pipe: Any) -> Job:
-            stored, alive, holder = self._read(pipe, job.id), pipe.get(beat), pipe.get(active)
-            if alive or not stored.active:
-                return stored
-            pipe.multi()
-            _write(pipe, job)
-            if holder == job.id:
-                pipe.delete(active)
-            return job
-
-        return self._transaction(attempt, record, beat, active)
-
-    def amend(self, job: Job) -> None:
-        """Adds what an abandoned job has published or made live nevertheless. Its state stays."""
-        facts = {"version": job.version, "snapshot": job.snapshot, "scores": job.scores, "live": job.live}
-
-        def attempt(pipe: Any) -> None:
-            stored = self._read(pipe, job.id)
-            pipe.multi()
-            if stored.given_up:
-                _write(pipe, stored.model_copy(update=facts))
-
-        self._transaction(attempt, f"{PREFIX}record:{job.id}")
-
-    def beats(self, job_id: str) -> bool:
-        with _failures():
+    def has_heartbeat(self, job_id: str) -> bool:
+        with _redis_errors():
             return bool(self._redis.exists(f"{PREFIX}beat:{job_id}"))
 
     def announce(self, worker: str) -> None:
-        """Counts the worker as connected for WORKER_SECONDS."""
-        with _failures():
+        with _redis_errors():
             now = self._redis.time()[0]
             self._redis.zadd(WORKERS, {worker: now})
             self._redis.zremrangebyscore(WORKERS, "-inf", now - WORKER_SECONDS)
 
     def withdraw(self, worker: str) -> None:
-        with _failures():
+        with _redis_errors():
             self._redis.zrem(WORKERS, worker)
 
     def workers(self) -> int:
-        """How many workers are connected."""
-        with _failures():
+        with _redis_errors():
             return int(self._redis.zcount(WORKERS, self._redis.time()[0] - WORKER_SECONDS, "+inf"))
 
-    def first_time(self, event: str) -> bool:
-        """True for one of all processes that call this for the event."""
-        with _failures():
-            return bool(self._redis.set(f"{PREFIX}once:{event}", 1, nx=True, ex=KEPT_SECONDS))
+    def count_once(self, job_id: str, state: State) -> bool:
+        with _redis_errors():
+            return bool(self._redis.set(f"{PREFIX}once:{job_id}:{state}", 1, nx=True, ex=KEPT_SECONDS))
 
-    def events(self, job_id: str, after: Place) -> list[Line]:
-        with _failures():
+    def events(self, job_id: str, after: Position) -> list[EventLine]:
+        with _redis_errors():
             lines = self._redis.lrange(f"{PREFIX}events:{job_id}", after.number, -1)
-            return [Line(Place(number), text) for number, text in enumerate(lines, after.number + 1)]
+        return [EventLine(Position(number), text) for number, text in enumerate(lines, after.number + 1)]
 
     def log_tail(self, job_id: str) -> str:
-        with _failures():
+        with _redis_errors():
             return self._redis.get(f"{PREFIX}log:{job_id}") or ""
 
     def _read(self, client: Any, job_id: str) -> Job:
         job = self._find(client, job_id)
         if job is None:
-            raise unknown_job(job_id)
+            raise UnknownJob(f"there is no job {job_id!r}")
         return job
 
     def _find(self, client: Any, job_id: str | None) -> Job | None:
-        return None if job_id is None else self._validated(job_id, client.get(f"{PREFIX}record:{job_id}"))
+        return None if job_id is None else self._validate(job_id, client.get(_record(job_id)))
 
-    def _validated(self, job_id: str, record: str | None) -> Job | None:
+    def _validate(self, job_id: str, record: str | None) -> Job | None:
         """The job in a record; None, logged once, if the record is not a job of this id."""
         if record is None:
             return None
@@ -243,31 +178,37 @@ class RedisLedger:
             first = error.errors(include_url=False, include_input=False)[0]
             problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         if job_id not in self._invalid:
-            self._invalid = {job_id} if len(self._invalid) >= KEPT else self._invalid | {job_id}
+            self._invalid = {job_id} if len(self._invalid) >= KEPT_JOBS else self._invalid | {job_id}
             LOG.warning("Redis holds an invalid job, %srecord:%.64r (%s); it is skipped", PREFIX, job_id, problem)
         return None
 
     def _transaction(self, attempt: Callable[[Any], Result], *watched: str) -> Result:
         """Runs `attempt` atomically; repeats it if another client changed a watched key in between."""
-        with _failures():
+        with _redis_errors():
             result: Result = self._redis.transaction(attempt, *watched, value_from_callable=True)
             return result
 
 
-def _key_use(stored: str | None) -> KeyUse | None:
-    try:
-        return None if stored is None else KeyUse.model_validate_json(stored)
-    except ValidationError:
-        return None
+def _record(job_id: str) -> str:
+    return f"{PREFIX}record:{job_id}"
 
 
-def _write(pipe: Any, job: Job) -> None:
-    pipe.set(f"{PREFIX}record:{job.id}", job.model_dump_json(), ex=None if job.active else KEPT_SECONDS)
+def _active(job: Job) -> str:
+    return f"{PREFIX}active:{job.model}"
+
+
+def _write(pipe: Any, job: Job, holder: str | None) -> None:
+    """`holder` is the id in the model's active key, which another job may have taken after Redis lost its data."""
+    pipe.set(_record(job.id), job.model_dump_json(), ex=None if job.active else KEPT_SECONDS)
     pipe.zadd(ORDER, {job.id: datetime.fromisoformat(job.submitted_at).timestamp()})
+    if job.active and holder in (None, job.id):
+        pipe.set(_active(job), job.id)
+    elif holder == job.id:
+        pipe.delete(_active(job))
 
 
 @contextmanager
-def _failures() -> Iterator[None]:
+def _redis_errors() -> Iterator[None]:
     try:
         yield
     except RedisError as error:

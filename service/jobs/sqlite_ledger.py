@@ -1,119 +1,95 @@
-"""The job records of a store in SQLite, shared by all workers; they survive a restart."""
+"""The ledger in a SQLite file of the store: for jobs that the service trains itself. All workers share the file."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.jobs.progress import log_tail, whole_lines
-from service.jobs.record import Job
+from service.jobs.job import Job, State
+from service.jobs.job_folder import EventLine, Position, read_events, read_log_tail
+from service.jobs.ledger import KEPT_JOBS, JobsUnavailable, Ledger, UnknownJob, check_addition
 from service.jobs.redaction import Redaction
-from service.jobs.runner import JobsUnavailable, Line, Place, already_running, has_ended, other_request, unknown_job
-from service.jobs.supervision import running
 
-READING = "BEGIN"
-"""Does not block writers."""
-KEPT = 200
-"""Jobs that are kept; older ended ones are deleted."""
-FORMAT = 1
-"""In format 0 a key was unique over all models."""
-MAKE = (
+READ = "BEGIN"  # does not block writers
+FORMAT = 2  # 0: a key was unique over all models; 1: with columns `cancel` and `digest`, without `counted`
+CREATE = (
     """CREATE TABLE jobs (
         number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, model TEXT NOT NULL, state TEXT NOT NULL,
-        key TEXT, digest TEXT NOT NULL, cancel INTEGER NOT NULL DEFAULT 0, record TEXT NOT NULL, UNIQUE (model, key)
+        key TEXT, record TEXT NOT NULL, counted TEXT NOT NULL DEFAULT '', UNIQUE (model, key)
     ) STRICT""",
     "CREATE UNIQUE INDEX one_per_model ON jobs (model) WHERE state IN ('queued', 'running')",
 )
-SET_ASIDE = ("DROP INDEX IF EXISTS one_per_model", "ALTER TABLE jobs RENAME TO jobs_before")
-TAKE_OVER = ("INSERT INTO jobs SELECT * FROM jobs_before", "DROP TABLE jobs_before")
+RENAME = ("DROP INDEX IF EXISTS one_per_model", "ALTER TABLE jobs RENAME TO jobs_before")
+COPY = (
+    """INSERT INTO jobs SELECT number, id, model, state, key,
+        CASE cancel WHEN 1 THEN json_set(record, '$.cancel_requested', json('true')) ELSE record END,
+        'queued running ' || state FROM jobs_before""",
+    "DROP TABLE jobs_before",
+)
 
 
-class SqliteLedger:
+class SqliteLedger(Ledger):
     def __init__(self, path: Path, redaction: Redaction) -> None:
         """The folders of the jobs, with their events and logs, are next to the file."""
         self._path, self._redaction = path, redaction
-        self._made = False
+        self._has_tables = False
 
-    def add(self, job: Job, key: str | None, digest: str) -> Job:
+    def add(self, job: Job, key: str | None) -> Job:
         with self._transaction() as database:
-            known = "SELECT * FROM jobs WHERE model = ? AND key = ?"
-            if key is not None and (row := database.execute(known, (job.model, key)).fetchone()):
-                if row["digest"] != digest:
-                    raise other_request(key, row["id"])
-                return _job(row)
-            active = "SELECT id FROM jobs WHERE model = ? AND state IN ('queued', 'running')"
-            if row := database.execute(active, (job.model,)).fetchone():
-                raise already_running(job.model, row["id"])
-            insert = "INSERT INTO jobs (id, model, state, key, digest, record) VALUES (?, ?, ?, ?, ?, ?)"
-            database.execute(insert, (job.id, job.model, job.state, key, digest, job.model_dump_json()))
-            forget = (
-                "DELETE FROM jobs WHERE state NOT IN ('queued', 'running') AND number <= (SELECT max(number) FROM jobs) - ?"
-            )
-            database.execute(forget, (KEPT,))
+            same_key = _first(database, "model = ? AND key = ?", job.model, key)
+            active = _first(database, "model = ? AND state IN ('queued', 'running')", job.model)
+            if earlier := check_addition(job, key, same_key, active):
+                return earlier
+            insert = "INSERT INTO jobs (id, model, state, key, record) VALUES (?, ?, ?, ?, ?)"
+            database.execute(insert, (job.id, job.model, job.state, key, job.model_dump_json()))
+            old = "number <= (SELECT max(number) FROM jobs) - ? AND state NOT IN ('queued', 'running')"
+            database.execute(f"DELETE FROM jobs WHERE {old}", (KEPT_JOBS,))  # noqa: S608  # a constant
         return job
 
     def get(self, job_id: str) -> Job:
-        with self._transaction(READING) as database:
-            return _job(_row(database, job_id))
+        with self._transaction(READ) as database:
+            return _read(database, job_id)
 
     def jobs(self) -> list[Job]:
-        with self._transaction(READING) as database:
-            return [_job(row) for row in database.execute("SELECT * FROM jobs ORDER BY number DESC")]
+        with self._transaction(READ) as database:
+            return _select(database, "true ORDER BY number DESC")
+
+    def update(self, job_id: str, change: Callable[[Job], Job]) -> Job:
+        with self._transaction() as database:
+            before = _read(database, job_id)
+            job = change(before)
+            if job != before:
+                update = "UPDATE jobs SET state = ?, record = ? WHERE id = ?"
+                database.execute(update, (job.state, job.model_dump_json(), job.id))
+        return job
+
+    def report(self, job: Job, lines: list[str], log_tail: str) -> bool:  # noqa: ARG002  # read from the folder of the job
+        def change(stored: Job) -> Job:
+            return job.model_copy(update={"cancel_requested": stored.cancel_requested})
+
+        return self.update(job.id, change).cancel_requested
 
     def workers(self) -> int:
         return 1  # the leader
 
-    def events(self, job_id: str, after: Place) -> list[Line]:
-        return whole_lines(self._path.parent / job_id, self._redaction, after)
+    def events(self, job_id: str, after: Position) -> list[EventLine]:
+        return read_events(self._path.parent / job_id, self._redaction, after)
 
     def log_tail(self, job_id: str) -> str:
-        return log_tail(self._path.parent / job_id, self._redaction)
+        return read_log_tail(self._path.parent / job_id, self._redaction)
 
-    def waiting(self) -> int:
-        with self._transaction(READING) as database:
-            return int(database.execute("SELECT count(*) FROM jobs WHERE state = 'queued'").fetchone()[0])
-
-    def save(self, job: Job) -> None:
+    def count_once(self, job_id: str, state: State) -> bool:
+        count = "UPDATE jobs SET counted = counted || ' ' || ? WHERE id = ? AND instr(counted, ?) = 0"
         with self._transaction() as database:
-            _save(database, job)
-
-    def cancel(self, job_id: str) -> tuple[Job, bool]:
-        """The job, and whether this call ended it."""
-        with self._transaction() as database:
-            job = _job(_row(database, job_id))
-            waiting = job.state == "queued"
-            if waiting:
-                job = job.ended("cancelled")
-                _save(database, job)
-            elif job.state == "running":
-                database.execute("UPDATE jobs SET cancel = 1 WHERE id = ?", (job_id,))
-                job = job.model_copy(update={"cancel_requested": True})
-            elif job.state != "cancelled":
-                raise has_ended(job)
-        return job, waiting
-
-    def running(self) -> Job | None:
-        with self._transaction(READING) as database:
-            row = database.execute("SELECT * FROM jobs WHERE state = 'running' ORDER BY number").fetchone()
-            return None if row is None else _job(row)
-
-    def claim(self) -> Job | None:
-        """The job that has waited longest, now running. None if no job waits."""
-        with self._transaction() as database:
-            row = database.execute("SELECT * FROM jobs WHERE state = 'queued' ORDER BY number").fetchone()
-            if row is None:
-                return None
-            job = running(_job(row))
-            _save(database, job)
-        return job
+            return database.execute(count, (state, job_id, state)).rowcount == 1
 
     @contextmanager
     def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
         """A connection per transaction: transactions are short and come from any thread; opening costs about 1 ms."""
         try:
-            database = self._opened()
+            database = self._open()
             try:
                 database.execute(begin)
                 yield database
@@ -124,40 +100,39 @@ class SqliteLedger:
             cause = error.strerror if isinstance(error, OSError) else error  # without the path
             raise JobsUnavailable(f"the job records in SQLite are unavailable ({cause})") from error
 
-    def _opened(self) -> sqlite3.Connection:
-        if not self._made:
+    def _open(self) -> sqlite3.Connection:
+        if not self._has_tables:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(self._path, timeout=5, isolation_level=None)
-        database.row_factory = sqlite3.Row
-        if not self._made:
+        if not self._has_tables:
             database.execute("PRAGMA journal_mode = WAL")
-            _make(database)
-            self._made = True
+            _create_tables(database)
+            self._has_tables = True
         return database
 
 
-def _make(database: sqlite3.Connection) -> None:
-    """Creates or migrates the tables. Of several workers that start at once, one does it."""
+def _create_tables(database: sqlite3.Connection) -> None:
+    """Creates or migrates the tables. If several workers start at once, the first does it."""
     database.execute("BEGIN IMMEDIATE")
     if database.execute("PRAGMA user_version").fetchone()[0] < FORMAT:
-        older = database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'jobs'").fetchone() is not None
-        for step in (*(SET_ASIDE if older else ()), *MAKE, *(TAKE_OVER if older else ())):
+        exists = database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'jobs'").fetchone() is not None
+        for step in (*RENAME, *CREATE, *COPY) if exists else CREATE:
             database.execute(step)
         database.execute(f"PRAGMA user_version = {FORMAT}")
     database.execute("COMMIT")
 
 
-def _row(database: sqlite3.Connection, job_id: str) -> sqlite3.Row:
-    row: sqlite3.Row | None = database.execute("SELECT * FROM jobs WHERE id = ?", (job_id,)).fetchone()
-    if row is None:
-        raise unknown_job(job_id)
-    return row
+def _read(database: sqlite3.Connection, job_id: str) -> Job:
+    job = _first(database, "id = ?", job_id)
+    if job is None:
+        raise UnknownJob(f"there is no job {job_id!r}")
+    return job
 
 
-def _job(row: sqlite3.Row) -> Job:
-    return Job.model_validate_json(row["record"]).model_copy(update={"cancel_requested": bool(row["cancel"])})
+def _first(database: sqlite3.Connection, condition: str, *values: str | None) -> Job | None:
+    return next(iter(_select(database, condition, *values)), None)
 
 
-def _save(database: sqlite3.Connection, job: Job) -> None:
-    update = "UPDATE jobs SET state = ?, record = ? WHERE id = ?"
-    database.execute(update, (job.state, job.model_dump_json(), job.id))
+def _select(database: sqlite3.Connection, condition: str, *values: str | None) -> list[Job]:
+    rows = database.execute(f"SELECT record FROM jobs WHERE {condition}", values)  # noqa: S608  # constants of this module
+    return [Job.model_validate_json(record) for (record,) in rows]

@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Any
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from service.http.errors import Refusal
-from service.jobs.catalogue import Catalogue
-
-Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-Rate = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
-
-
-class Overrides(BaseModel):
-    """Settings that override those of the recipe. The bounds limit the memory and time of one request."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    hidden: Annotated[int, Field(ge=1, le=4096)] | None = None
-    heads: Annotated[int, Field(ge=1, le=64)] | None = None
-    layers: Annotated[int, Field(ge=0, le=64)] | None = None
-    alpha: Share | None = None
-    attention_dropout: Share | None = None
-    gnn_dropout: Share | None = None
-    learning_rate: Rate | None = None
-    weight_decay: Rate | None = None
-    gnn_weight_decay: Rate | None = None
-    epochs: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    patience: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    batch_nodes: Annotated[int, Field(ge=2, le=2**31)] | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
-    gnn_input: Literal["shared", "own", "features"] | None = None
-    feature_transform: Literal["none", "row", "standard"] | None = None
+from model_store.run_contract import Activation, Overrides, dataset_descriptions, override_flag, recipe_names
+from service.jobs.job import Job
+from service.jobs.ledger import InvalidSubmission
 
 
 class Submission(BaseModel):
@@ -52,61 +27,76 @@ class Submission(BaseModel):
     overrides: Overrides = Overrides()
     warm_start: bool = Field(default=False, description="start from the live weights where shapes match")
     refresh: bool = Field(default=False, description="no training: the live weights with this data")
-    activate: Literal["never", "if_better", "always"] = "if_better"
+    activate: Activation = "if_better"
+
+    @classmethod
+    def of(cls, job: Job) -> Submission:
+        """Raises InvalidSubmission: the record may come from another program."""
+        try:
+            return cls.model_validate(job.request)
+        except ValueError:
+            message = "the job's request is not valid; another version of the service may have written it"
+            raise InvalidSubmission(message) from None
 
     @model_validator(mode="after")
-    def _has_data(self) -> Submission:
+    def _check_fields(self) -> Submission:
         if self.dataset is not None and self.data is not None:
             raise ValueError("expected either dataset or data, not both")
         if self.dataset is None and self.data is None and self.recipe is None:
             raise ValueError("expected dataset, data or recipe")
-        if self.refresh and (self.warm_start or self.recipe or self.changes()):
+        if self.refresh and (self.warm_start or self.recipe or self.overrides != Overrides()):
             raise ValueError("a refresh trains nothing: it takes no recipe, overrides or warm_start")
         return self
 
-    def changes(self) -> dict[str, Any]:
-        return self.overrides.model_dump(exclude_none=True)
-
     def content(self) -> dict[str, Any]:
-        """For the record: with defaults, without empty fields."""
+        """For the record: with defaults, without empty fields. Equal requests have equal contents."""
         return self.model_dump(exclude_none=True)
 
-    def digest(self) -> str:
-        """Independent of the order and the spelling of fields."""
-        return hashlib.sha256(orjson.dumps(self.content(), option=orjson.OPT_SORT_KEYS)).hexdigest()
-
-    def check(self, catalogue: Catalogue) -> None:
-        """Raises Refusal for a recipe, data set or path that does not exist."""
-        if self.recipe is not None:
-            catalogue.check_recipe(self.recipe)
-        if self.dataset is not None:
-            catalogue.check_dataset(self.dataset)
+    def check(self, data_root: Path) -> None:
+        """Raises InvalidSubmission for a recipe, data set or path that does not exist."""
+        _check_name(self.recipe, recipe_names(), "recipe", "recipe")
+        _check_name(self.dataset, list(dataset_descriptions()), "data set", "dataset")
         if self.data is not None:
-            catalogue.path_of(self.data)
+            find_data(data_root, self.data)
 
-    def arguments(self, catalogue: Catalogue) -> list[str]:
-        """For `python -m training`. Raises Refusal as `check` does: the record may come from Redis, and data may be gone."""
-        self.check(catalogue)
+    def arguments(self, data_root: Path) -> list[str]:
+        """For `python -m training`. Raises InvalidSubmission as `check` does: files may be gone since the submission."""
+        self.check(data_root)
         arguments = ["refresh"] if self.refresh else ["--no-checkpoint"]
         if self.data is not None:
-            arguments.append(f"--data={catalogue.path_of(self.data)}")
-        elif self.dataset is not None or self.refresh:
+            arguments.append(f"--data={find_data(data_root, self.data)}")
+        elif self.dataset is not None:
             arguments.append(f"--dataset={self.dataset}")
         if self.recipe is not None:
             arguments.append(f"--recipe={self.recipe}")
         if self.warm_start:
             arguments.append("--warm-start")
-        arguments += [f"{_flag(name)}={value}" for name, value in self.changes().items()]
+        overrides = self.overrides.model_dump(exclude_none=True)
+        arguments += [f"{override_flag(name)}={value}" for name, value in overrides.items()]
         return [*arguments, f"--activate={self.activate}"]
 
 
-def parsed(request: dict[str, Any]) -> Submission:
-    """The submission in a job's record."""
+def _check_name(name: str | None, names: list[str], kind: str, field: str) -> None:
+    if name is not None and name not in names:
+        raise InvalidSubmission(f"there is no {kind} {name!r}, expected one of {', '.join(names)}", field=field)
+
+
+def find_data(root: Path, data: str) -> Path:
+    """The file or folder below the data root. Raises InvalidSubmission for anything else."""
+    relative = Path(data)
+    if relative.is_absolute() or ".." in relative.parts or "\0" in data or not relative.parts:
+        raise InvalidSubmission("data must be a relative path below the data root, without '..'", field="data")
+    root = root.resolve()
     try:
-        return Submission.model_validate(request)
-    except ValueError:
-        raise Refusal("invalid", "the job's request is not valid; it may be of another version of the service") from None
-
-
-def _flag(setting: str) -> str:
-    return "--features" if setting == "feature_transform" else f"--{setting.replace('_', '-')}"
+        resolved = (root / relative).resolve(strict=True)
+    except (OSError, RuntimeError):  # RuntimeError: a loop of symbolic links
+        raise InvalidSubmission(f"there is no {data!r} below the data root", field="data") from None
+    try:
+        paths = [resolved, *(resolved.iterdir() if resolved.is_dir() else ())]
+        if not all(path.resolve().is_relative_to(root) for path in paths):
+            raise InvalidSubmission(f"{data!r} leads out of the data root", field="data")
+        if any(path.exists() and not (path.is_file() or path.is_dir()) for path in paths):  # reading a pipe would block
+            raise InvalidSubmission(f"{data!r} is, or holds, something that is not a file or folder", field="data")
+    except (OSError, RuntimeError):
+        raise InvalidSubmission(f"{data!r}, or a file in it, cannot be read by the service", field="data") from None
+    return resolved

@@ -1,20 +1,16 @@
-"""`python -m training` in a process group of its own, at the lowest priority.
+"""`python -m training` in its own process group, at the lowest priority.
 
-It stays in the session of its parent: Linux divides processor time between sessions first (autogroup), so in a session of
-its own an idle priority would not yield to the service.
+The process stays in the session of its parent: Linux divides processor time between sessions first (autogroup), so in its
+own session a training at idle priority would not yield to the service.
 
-The process holds a lock in the job's folder, inherited from its parent and released by the kernel when the process dies. So
-any process can tell whether the training lives without trusting process ids, and can adopt it when its supervisor died.
-
-A training that is tied to a worker also has a fencing file there: it publishes and goes live only while that file exists. A
-worker that is paused or cut off cannot be stopped from here, so the service fences its training by removing the file.
+The process inherits a locked file from its parent, and the kernel releases the lock when the process dies. So any process
+can tell whether the training is alive without trusting process ids, and can adopt it when its supervisor died.
 """
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
-import json
 import os
 import signal
 import subprocess
@@ -23,14 +19,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from model_store.versions.locks import exclusive_unless_held
+from model_store.run_contract import RunEvent, StartedEvent
 from service.jobs import priority
+from service.jobs.job_folder import EVENTS, FENCING_FILE, LOCK, LOG, is_held
 from service.settings import THREAD_LIMITS, Settings
 
-EVENTS, LOG, LOCK, FENCING_FILE = "events.jsonl", "log.txt", "lock", "permit"
 PR_SET_PDEATHSIG = 1
-GRACE_SECONDS = 60
-"""A training without a supervisor ends by itself so long after SGF_TRAINING_SECONDS."""
+GRACE_SECONDS = 60  # a training without a supervisor ends so long after SGF_TRAINING_SECONDS
 EXIT_SECONDS = 5.0
 
 
@@ -40,13 +35,13 @@ class TrainingProcess:
 
     @classmethod
     def start(cls, folder: Path, arguments: list[str], settings: Settings, tied: bool = False) -> TrainingProcess:
-        """`tied`: the training dies with the calling thread; else it outlives this process and can be adopted."""
+        """`tied`: the training dies with the calling thread, and has a fencing file. Otherwise it can be adopted."""
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "training", *arguments, "--quiet", f"--events={folder / EVENTS}"]
         command.append(f"--at-most={round(settings.training_seconds) + GRACE_SECONDS}")
-        held = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if tied:
                 (folder / FENCING_FILE).touch()  # after locking: the service removes a fencing file without a lock
                 command.append(f"--only-while={folder / FENCING_FILE}")
@@ -58,12 +53,12 @@ class TrainingProcess:
                     stderr=log,
                     env=_environment(settings),
                     process_group=0,
-                    pass_fds=(held,),
-                    preexec_fn=_dying_with(os.getpid()) if tied else None,  # safe: a tied caller has one thread
+                    pass_fds=(lock,),
+                    preexec_fn=_die_with(os.getpid()) if tied else None,  # safe: a tied caller has one thread
                 )
-            os.pwrite(held, b"%d\n" % process.pid, 0)
+            os.pwrite(lock, b"%d\n" % process.pid, 0)
         finally:
-            os.close(held)
+            os.close(lock)
         priority.lower(process.pid)
         return cls(folder, process)
 
@@ -87,36 +82,28 @@ class TrainingProcess:
         return is_held(self._folder / LOCK)
 
     def signal(self, number: signal.Signals) -> None:
-        """Signals the process group. While the lock is held a member of the group lives, so its id is not reused."""
+        """Signals the process group. While the lock is held a member of the group is alive, so its id is not reused."""
         group = self._group()
         if group is not None:
-            priority.put_back(group)
+            priority.restore(group)
             with suppress(ProcessLookupError):
                 os.killpg(group, number)
             if number == signal.SIGKILL:
                 priority.release_memory(group)
 
-    def hurry(self) -> None:
-        """Speeds up the exit of a killed training; a living one is not touched."""
+    def release_if_killed(self) -> None:
+        """Speeds up the exit of a training that another process has killed. Does not affect a living training."""
         group = self._group()
         if group is not None and priority.release_memory(group):
-            priority.put_back(group)
+            priority.restore(group)
 
     def _group(self) -> int | None:
-        with suppress(OSError, ValueError):  # no such file: the job was abandoned
+        with suppress(OSError, ValueError):
             return int((self._folder / LOCK).read_text())
-        return self._reported_pid()
-
-    def _reported_pid(self) -> int | None:
-        """The process id in the first event: the parent may have died before it wrote the lock file."""
-        with suppress(OSError, ValueError, KeyError), (self._folder / EVENTS).open() as events:
-            return int(json.loads(events.readline())["pid"])
+        with suppress(OSError), (self._folder / EVENTS).open() as events:  # the parent died before it wrote the id
+            started = RunEvent.parse(events.readline())
+            return started.pid if isinstance(started, StartedEvent) else None
         return None
-
-
-def is_held(lock: Path) -> bool:
-    with exclusive_unless_held(lock) as ours:
-        return not ours and lock.exists()
 
 
 def _environment(settings: Settings) -> dict[str, str]:
@@ -126,7 +113,7 @@ def _environment(settings: Settings) -> dict[str, str]:
     return environ | dict.fromkeys(THREAD_LIMITS, str(threads)) | {"SGF_DATA_ROOT": str(settings.data_root.resolve())}
 
 
-def _dying_with(parent: int) -> Callable[[], None]:
+def _die_with(parent: int) -> Callable[[], None]:
     prctl = ctypes.CDLL(None).prctl
 
     def set_up() -> None:

@@ -32,7 +32,7 @@ from prometheus_client import (
 )
 
 from service.engines.served_model import ServedModel
-from service.jobs.record import Job, State
+from service.jobs.job import Job, State
 from service.telemetry.capacity import container_memory
 from service.telemetry.metrics_folder import identity, is_alive
 
@@ -177,9 +177,6 @@ class Metrics:
     def job_entered(self, job: Job) -> None:
         """Called by whoever made the change, so that every state of a job is counted once over all workers."""
         self.retrain_jobs.labels(job.state).inc()
-
-    def training(self, job: Job) -> None:
-        self.retrain_epoch.set(job.epoch)
 
     def remember_memory(self) -> None:
         self.peak_memory.set(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from service.jobs.ledger import JobsUnavailable
 from service.jobs.redis_ledger import RedisLedger
-from service.jobs.runner import JobsUnavailable
 from service.predict.cache import RedisCache
 from service.redis_connection import Backoff
 from service.settings import Settings, SettingsError

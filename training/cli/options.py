@@ -9,33 +9,30 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from model_store.cli.terminal import at_least_one, default_model, default_store
-from sgformer.config import FeatureTransform, GnnInput, Task
+from model_store.run_contract import OVERRIDE_TYPES, override_flag, recipe_names
+from sgformer.config import Task
 from training.data.datasets import DATASETS
 from training.data.splits import Shares
-from training.fit.settings import recipe_names
 from training.release.delivery import Mode
 
-SETTINGS: dict[str, tuple[str, type, str]] = {
-    "hidden": ("--hidden", int, "size of the node embeddings"),
-    "heads": ("--heads", int, "attention heads"),
-    "layers": ("--layers", int, "GCN layers"),
-    "alpha": ("--alpha", float, "share of the graph branch, in [0, 1)"),
-    "attention_dropout": ("--dropout", float, "dropout of the attention branch"),
-    "gnn_dropout": ("--gnn-dropout", float, "dropout of the graph branch"),
-    "learning_rate": ("--lr", float, "learning rate"),
-    "weight_decay": ("--weight-decay", float, "weight decay of the attention branch"),
-    "gnn_weight_decay": ("--gnn-weight-decay", float, "weight decay of the graph branch"),
-    "epochs": ("--epochs", int, "passes over the graph"),
-    "patience": ("--patience", int, "stop after this many epochs without a better validation score"),
-    "batch_nodes": ("--batch-nodes", int, "nodes per mini-batch (random partition); default: the full graph"),
-    "seed": ("--seed", int, "the same seed gives the same model"),
+SETTINGS: dict[str, tuple[str, str]] = {
+    "hidden": ("--hidden", "size of the node embeddings"),
+    "heads": ("--heads", "attention heads"),
+    "layers": ("--layers", "GCN layers"),
+    "alpha": ("--alpha", "share of the graph branch, in [0, 1)"),
+    "attention_dropout": ("--dropout", "dropout of the attention branch"),
+    "gnn_dropout": ("--gnn-dropout", "dropout of the graph branch"),
+    "learning_rate": ("--lr", "learning rate"),
+    "weight_decay": ("--weight-decay", "weight decay of the attention branch"),
+    "gnn_weight_decay": ("--gnn-weight-decay", "weight decay of the graph branch"),
+    "epochs": ("--epochs", "passes over the graph"),
+    "patience": ("--patience", "stop after this many epochs without a better validation score"),
+    "batch_nodes": ("--batch-nodes", "nodes per mini-batch (random partition); default: the full graph"),
+    "seed": ("--seed", "the same seed gives the same model"),
+    "gnn_input": ("--gnn-input", "the input of the GCN"),
+    "feature_transform": ("--features", "normalisation of the features"),
 }
-"""Settings that a recipe may set and a flag may override: flag, type, help."""
-CHOICES: dict[str, tuple[str, Any, str]] = {
-    "gnn_input": ("--gnn-input", get_args(GnnInput), "the input of the GCN"),
-    "feature_transform": ("--features", get_args(FeatureTransform), "normalisation of the features"),
-}
-"""The same for settings with a fixed set of values: flag, values, help."""
+"""Settings that a recipe may set and a flag may override: flag, help."""
 DATASET_HELP = f"one of {', '.join(DATASETS)}"
 ACTIVATE_HELP = "make the new version live: always (also if no value is given), or if_better than the live version"
 KEEP_HELP = "remove older versions, but not the newest N, the live one and the roll-back target (default: keep all)"
@@ -130,17 +127,17 @@ class DataOptions(OutputOptions):
     @classmethod
     def parser(cls, program: str, description: str | None) -> argparse.ArgumentParser:
         parser = super().parser(program, description)
-        for name, (flag_name, kind, description) in SETTINGS.items():
-            flags = dict.fromkeys((flag_name, f"--{name.replace('_', '-')}"))  # also by its own name, for programs
-            parser.add_argument(*flags, dest=name, type=kind, help=description)
-        for name, (flag_name, choices, description) in CHOICES.items():
-            parser.add_argument(flag_name, dest=name, choices=choices, help=description)
+        for name, (flag_name, description) in SETTINGS.items():
+            flags = dict.fromkeys((flag_name, override_flag(name)))  # also by its own name, for programs
+            kind = OVERRIDE_TYPES[name]
+            inferred = {"choices": get_args(kind)} if get_origin(kind) is Literal else {"type": kind}
+            parser.add_argument(*flags, dest=name, help=description, **inferred)
         return parser
 
     @classmethod
     def of(cls, namespace: argparse.Namespace) -> Self:
         values = vars(namespace)
-        settings = {name: values[name] for name in (*SETTINGS, *CHOICES) if values[name] is not None}
+        settings = {name: values[name] for name in SETTINGS if values[name] is not None}
         return super().of(argparse.Namespace(**values, settings=settings))
 
 

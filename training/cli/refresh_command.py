@@ -6,8 +6,9 @@ from typing import Any
 
 from model_store import NodeIds, Snapshot, Store
 from model_store.cli.terminal import describe_publication
+from model_store.run_contract import DataEvent, FinishedEvent
 from sgformer import Graph
-from training.cli.events import Events
+from training.cli.events import EventWriter
 from training.cli.options import RefreshOptions
 from training.cli.terminal import print_result
 from training.data import datasets
@@ -18,14 +19,14 @@ from training.release.gate import Verdict
 from training.release.publishing import refresh
 
 
-def refresh_model(options: RefreshOptions, events: Events) -> int:
+def refresh_model(options: RefreshOptions, events: EventWriter) -> int:
     store = Store(options.store)
     name = options.model or store.only_model()
     graph, ids, features, data_name = _read_graph(options)
     dataset = describe_data(data_name, sha256_of(graph), features)
     versions = store.model(name)
     source = versions.live() if options.source is None else options.source
-    events.tell("data", **dataset, settings={}, parent=source, warm_start=None)
+    events.write(DataEvent(**dataset, settings={}, parent=source, warm_start=None))
     details: dict[str, Any] = {"node_ids": ids, "dataset": dataset, "job": options.job, "mode": options.activate}
     version = refresh(store, name, graph, version=source, **details)
 
@@ -41,7 +42,7 @@ def refresh_model(options: RefreshOptions, events: Events) -> int:
     result = {"model": name, "version": version} | sizes | delivered
     publication = describe_publication(name, version, graph.num_nodes, delivered["live"])
     text = f"{publication}; the weights are those of version {source}"
-    events.tell("finished", result=result)
+    events.write(FinishedEvent(result=result))
     print_result(options, result, text)
     return 0
 

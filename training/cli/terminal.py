@@ -12,8 +12,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+from model_store.run_contract import EpochEvent
 from sgformer import ConfigError
-from training.cli.events import Events, Pace
+from training.cli.events import EpochPace, EventWriter
 from training.cli.options import DataOptions, Options
 from training.data import datasets
 from training.data.labelled import UNUSED, LabelledGraph
@@ -67,18 +68,18 @@ def stop_signals() -> Iterator[list[int]]:
 
 @contextmanager
 def progress(
-    options: Options, events: Events, data: LabelledGraph, training: TrainingConfig
+    options: Options, events: EventWriter, data: LabelledGraph, training: TrainingConfig
 ) -> Iterator[Callable[[Epoch], None]]:
     """Yields a function to call after every epoch: it moves a progress bar and writes events."""
     disable = True if options.json or options.quiet else None  # None: no bar unless stderr is a terminal
-    pace = Pace()
+    pace = EpochPace()
     with tqdm(total=training.epochs, desc=data.name, unit="epoch", disable=disable) as bar:
 
         def show(epoch: Epoch) -> None:
             bar.set_postfix({"loss": f"{epoch.loss:.3f}", data.metric: f"{epoch.validation:.4f}"}, refresh=False)
             bar.update()
             if pace.due() or epoch.number in (1, training.epochs):
-                events.tell("epoch", **asdict(epoch), epochs=training.epochs, metric=data.metric)
+                events.write(EpochEvent(**asdict(epoch), epochs=training.epochs, metric=data.metric))
 
         yield show
 

@@ -12,8 +12,9 @@ from typing import Any
 from model_store import Store
 from model_store.cli.terminal import describe_publication
 from model_store.format.layout import checked_model
+from model_store.run_contract import JOB_KEY, DataEvent, FinishedEvent, StoppedEvent
 from training.cli.demo import check_new_node
-from training.cli.events import Events
+from training.cli.events import EventWriter
 from training.cli.options import TrainOptions
 from training.cli.terminal import STOPPED, print_result, progress, read_data, read_settings, stop_signals
 from training.cli.tune_command import search_settings
@@ -27,7 +28,7 @@ from training.release.publishing import publish
 from training.report.page import render_report
 
 
-def train_model(options: TrainOptions, events: Events) -> int:
+def train_model(options: TrainOptions, events: EventWriter) -> int:
     settings, dataset = read_settings(options)
     training_config(settings)  # a wrong setting or model name fails before any data is read
     name = checked_model(options.model or _default_name(options.data.resolve().stem if options.data else dataset))
@@ -36,7 +37,8 @@ def train_model(options: TrainOptions, events: Events) -> int:
         settings |= search_settings(options, [data], options.tune, settings, None, ctrl_c_stops=True).settings
     config, training = configurations(data, settings)
     lineage = Lineage.of(Store(options.store), name, config, options.warm_start)
-    events.tell("data", **data.description(), settings=config.to_dict() | asdict(training), **lineage.to_dict())
+    settings = config.to_dict() | asdict(training)
+    events.write(DataEvent(**data.description(), settings=settings, **lineage.to_dict()))
     checkpoint = _checkpoint_path(options, name)
     start = time.perf_counter()
     try:
@@ -53,7 +55,7 @@ def train_model(options: TrainOptions, events: Events) -> int:
                 start=lineage.start,
             )
     except Stopped:
-        events.tell("stopped")
+        events.write(StoppedEvent())
         sys.stderr.write(
             f"stopped; the same command with --resume continues from {checkpoint}\n" if checkpoint else "stopped\n"
         )
@@ -69,7 +71,7 @@ def train_model(options: TrainOptions, events: Events) -> int:
     if data.name == "digits":
         result["new_node"], description = check_new_node(trained.model, training.seed)
         text += f"\n\n{description}"
-    events.tell("finished", result=result)
+    events.write(FinishedEvent(result=result))
     print_result(options, result, text)
     return 0
 
@@ -90,7 +92,7 @@ def _checkpoint_path(options: TrainOptions, name: str) -> Path | None:
 
 def _publish(
     options: TrainOptions,
-    events: Events,
+    events: EventWriter,
     name: str,
     data: LabelledGraph,
     trained: TrainedModel,
@@ -108,11 +110,11 @@ def _publish(
             "recipe": options.recipe,
             "best_epoch": trained.best.number,
             "split": data.drawn,
-            "job": options.job,
+            JOB_KEY: options.job,
             "activate": options.activate,
         }
     )
-    events.ask()
+    events.check_fence()
     version = publish(
         trained.model,
         data.graph,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from training.cli.events import Events
+from training.cli.events import EventWriter
 from training.cli.options import DataOptions, TuneOptions
 from training.cli.terminal import print_result, read_data, read_settings, stop_signals
 from training.data import datasets
@@ -16,7 +16,7 @@ from training.fit.settings import Recipe, write_recipe
 from training.fit.tuning import FINAL_RUNS, FINALISTS, SEARCH_RUNS, SearchResult, tune
 
 
-def tune_settings(options: TuneOptions, _events: Events) -> int:
+def tune_settings(options: TuneOptions, _events: EventWriter) -> int:
     settings, dataset = read_settings(options)
     if options.splits is None:
         folds = [read_data(options, dataset)]

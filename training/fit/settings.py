@@ -11,11 +11,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from model_store.run_contract import recipe_names, training_folder
 from sgformer import ConfigError, ModelConfig
 from training.data.labelled import LabelledGraph
 from training.fit.loop import TrainingConfig
 
-RECIPES = Path(__file__).parents[1] / "recipes"
 MODEL_SETTINGS = {field.name for field in fields(ModelConfig)} - {"in_features", "out_features", "task"}
 TRAINING_SETTINGS = {field.name for field in fields(TrainingConfig)}
 DEFAULTS: dict[str, Any] = {"attention_dropout": 0.2, "gnn_dropout": 0.5}
@@ -30,18 +30,15 @@ class Recipe:
     note: str
 
 
-def recipe_names() -> list[str]:
-    return sorted(path.stem for path in RECIPES.glob("*.toml"))
-
-
 def read_recipe(name: str) -> Recipe:
     """Reads a recipe of this package by its name, or a user's recipe by its path, which ends in .toml.
 
     Raises:
         ConfigError: the recipe does not exist, is not TOML, or has an unknown setting.
     """
-    path = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
-    if not path.is_file() or (path.parent == RECIPES and path.stem not in recipe_names()):
+    recipes = training_folder() / "recipes"
+    path = Path(name) if name.endswith(".toml") else recipes / f"{name}.toml"
+    if not path.is_file() or (path.parent == recipes and path.stem not in recipe_names()):
         raise ConfigError(f"there is no recipe {name!r}, expected a file.toml or one of {', '.join(recipe_names())}")
     try:
         content = tomllib.loads(path.read_text())

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from training.cli.events import Events
+from training.cli.events import EventWriter
 from training.cli.options import TableOptions
 from training.data import datasets
 from training.data.labelled import LabelledGraph
@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run_table(options: TableOptions, _events: Events) -> int:
+def run_table(options: TableOptions, _events: EventWriter) -> int:
     for dataset, load, label, changes, published in TABLES[options.table]():
         if not options.only or dataset in options.only:
             entry = run_recipe(dataset, load, options.seeds, label, changes)

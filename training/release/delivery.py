@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, Literal
+from typing import Any
 
 from model_store import LiveVersionChanged, ModelVersions, Snapshot, StoreError
-from training.cli.events import Events
+from model_store.run_contract import ActivatedEvent, Activation, PublishedEvent, VerdictEvent
+from training.cli.events import EventWriter
 from training.release.gate import Verdict
 
-Mode = Literal["never", "if_better", "always"]
+Mode = Activation
 MAX_COMPARISONS = 5
 """How often the comparison is repeated because another version went live during it."""
 
@@ -21,7 +22,7 @@ def deliver(
     version: int,
     mode: Mode,
     judge: Callable[[Snapshot | None], Verdict],
-    events: Events,
+    events: EventWriter,
     keep: int | None = None,
 ) -> dict[str, Any]:
     """Reports a published version and activates it if `mode` says so. Returns `live`, and `verdict` if there is one.
@@ -32,16 +33,16 @@ def deliver(
 
     Raises:
         StoreError: the probes of the new version fail, or the live version cannot be read.
-        NoPermit: the run was cancelled.
+        RunAbandoned: the service has abandoned the run.
     """
     manifest = versions.manifest(version)
-    events.tell("published", version=version, snapshot=manifest.snapshot, scores=dict(manifest.scores))
+    events.write(PublishedEvent(version=version, snapshot=manifest.snapshot, scores=dict(manifest.scores)))
     _remove_old_versions(versions, version, keep)
     if mode == "never":
         return {"live": False}
     if mode == "always":
-        versions.activate(version, last_look=events.ask)
-        events.tell("activated", version=version)
+        versions.activate(version, last_look=events.check_fence)
+        events.write(ActivatedEvent(version=version))
         return {"live": True}
     # Without hashes: this run has just written them, and `activate` checks every byte.
     with versions.open(version, verify="sizes") as new:
@@ -50,14 +51,14 @@ def deliver(
         with nullcontext(None) if versions.live() is None else versions.open() as live:
             live_version = None if live is None else int(live.folder.name)
             verdict = judge(live).to_dict() | {"probes": probes}
-        events.tell("verdict", **verdict)
+        events.write(VerdictEvent(**verdict))
         if not verdict["better"]:
             return {"live": False, "verdict": verdict}
         try:
-            versions.activate(version, instead_of=live_version, last_look=events.ask)
+            versions.activate(version, instead_of=live_version, last_look=events.check_fence)
         except LiveVersionChanged:
             continue  # another version has gone live since, and may be better than this one
-        events.tell("activated", version=version)
+        events.write(ActivatedEvent(version=version))
         return {"live": True, "verdict": verdict}
     raise LiveVersionChanged(f"other versions of {versions.name} kept going live; version {version} is published, not live")
 

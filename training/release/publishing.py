@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from model_store import Contents, DataError, NodeIds, Store
+from model_store.run_contract import JOB_KEY
 from sgformer import Graph, SGFormer, from_pyg
 
 
@@ -68,7 +69,7 @@ def refresh(
         raise DataError(f"the model was trained on the features {', '.join(old)}; the new data has {', '.join(new)}")
     model = SGFormer(manifest.config)
     model.load_weights(weights)
-    origin = {"refreshed_from": {"version": number, "snapshot": manifest.snapshot}, "job": job, "activate": mode}
+    origin = {"refreshed_from": {"version": number, "snapshot": manifest.snapshot}, JOB_KEY: job, "activate": mode}
     training = {**manifest.training, **origin}
     details = {"class_names": manifest.classes, "training": training, "states": manifest.sizes.states} | details
     return publish(model.eval(), graph, store=store, name=name, **details)

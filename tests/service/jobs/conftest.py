@@ -1,4 +1,4 @@
-"""A Redis of its own for each module of tests, and a client of it that finds it empty."""
+"""A Redis server for each test module, and a client that finds it empty."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.service.redis_server import RedisServer
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _nobody_trains_on(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """After a test that failed: its training outlives the service, and would take its time from all others."""
+def _kill_remaining_trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The training of a failed test outlives the service, and would slow down all other tests."""
     yield
     for pid in processes(f"--events={tmp_path_factory.getbasetemp()}{os.sep}"):
         with suppress(ProcessLookupError):

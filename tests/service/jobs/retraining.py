@@ -1,4 +1,4 @@
-"""What tests of jobs share: a small graph to train on, a weak model that is live, and calls of /admin."""
+"""Shared by the tests of jobs: a small graph to train on, a weak live model, and calls of /admin."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ TOKEN = "t" * 20
 ADMIN = {"authorization": f"Bearer {TOKEN}"}
 QUICK = {"hidden": 8, "epochs": 40, "learning_rate": 0.02}
 FOR_EVER = {"hidden": 8, "epochs": 1_000_000}
-LOOK_SECONDS, PATIENCE_SECONDS = 0.2, 240.0
+POLL_SECONDS, PATIENCE_SECONDS = 0.2, 240.0
 CANCEL_SECONDS = float(os.environ.get("SGF_CANCEL_SECONDS", "5"))
-"""How long a cancel may take. The promise is 2, which `make soak` asks for; a machine that others use may take its time."""
+"""The longest permitted duration of a cancel. The documented limit is 2 s, which `make soak` checks on a quiet machine."""
 
 
 def data_root(folder: Path) -> Path:
-    """graph.npz; shuffled.npz, whose labels mean nothing except where models are compared; links that lead out."""
+    """graph.npz; shuffled.npz, whose labels are random except on the test nodes; symbolic links out of the folder."""
     root = folder / "data"
     root.mkdir()
     data = labelled(nodes=400)
@@ -51,7 +51,7 @@ def data_root(folder: Path) -> Path:
 
 
 def weak_model(store: Path, root: Path, job: str | None = None, activate: bool = True, epochs: int = 1) -> None:
-    """With one epoch: anything is better."""
+    """Publishes a model. With one epoch, any trained model is better."""
     data = read_user_data(root / "graph.npz")
     config, training = configurations(data, {"hidden": 8, "epochs": epochs})
     trained = train(config, data, TrainingConfig(epochs=training.epochs))
@@ -74,63 +74,62 @@ def retrain(client: httpx.Client, key: str | None = None, **body: Any) -> httpx.
 def job(client: httpx.Client, job_id: str) -> dict[str, Any]:
     response = client.get(f"/admin/jobs/{job_id}", headers=ADMIN)
     assert response.status_code == 200, response.text
-    found: dict[str, Any] = response.json()
-    return found
+    record: dict[str, Any] = response.json()
+    return record
 
 
-def cancelled(client: httpx.Client, job_id: str) -> None:
+def cancel(client: httpx.Client, job_id: str) -> None:
     assert client.post(f"/admin/jobs/{job_id}/cancel", headers=ADMIN).status_code == 200
-    assert ended(client, job_id)["state"] == "cancelled"
+    assert wait_for_end(client, job_id)["state"] == "cancelled"
 
 
-def ended(client: httpx.Client, job_id: str) -> dict[str, Any]:
-    return _when(client, job_id, lambda found: found["state"] not in ("queued", "running"))
+def wait_for_end(client: httpx.Client, job_id: str) -> dict[str, Any]:
+    return _wait(client, job_id, lambda record: record["state"] not in ("queued", "running"))
 
 
-def trains(client: httpx.Client, job_id: str, beyond: int = 0) -> dict[str, Any]:
-    """Waits until its epochs pass."""
-    return _when(client, job_id, lambda found: found["epoch"] > beyond)
+def wait_for_epoch(client: httpx.Client, job_id: str, beyond: int = 0) -> dict[str, Any]:
+    return _wait(client, job_id, lambda record: record["epoch"] > beyond)
 
 
-def _when(client: httpx.Client, job_id: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The job as it is once this holds. Asked for now and then: a training is idle, and lives on what asking leaves it."""
-    found: dict[str, Any] = {}
+def _wait(client: httpx.Client, job_id: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Polls rarely: a training at idle priority runs only while the machine has nothing else to do."""
+    record: dict[str, Any] = {}
 
-    def look() -> bool:
-        found.update(job(client, job_id))
-        return condition(found) or bool(time.sleep(LOOK_SECONDS))
+    def poll() -> bool:
+        record.update(job(client, job_id))
+        return condition(record) or bool(time.sleep(POLL_SECONDS))
 
-    until(look, PATIENCE_SECONDS)
-    return found
+    until(poll, PATIENCE_SECONDS)
+    return record
 
 
 def events(client: httpx.Client, job_id: str, after: int = 0) -> list[tuple[str, str, dict[str, Any]]]:
-    """Everything that the stream tells until it ends: number, name, content."""
-    found = []
+    """Number, name and content of each event until the stream ends."""
+    received = []
     with client.stream("GET", f"/admin/jobs/{job_id}/events", headers=ADMIN | {"last-event-id": str(after)}) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         for block in response.read().decode().split("\n\n"):
             if not block or block.startswith(":"):
                 continue
             fields = dict(line.split(": ", 1) for line in block.splitlines())
-            found.append((fields.get("id", ""), fields["event"], json.loads(fields["data"])))
-    return found
+            received.append((fields.get("id", ""), fields["event"], json.loads(fields["data"])))
+    return received
 
 
 def counted(client: httpx.Client, state: str) -> float:
-    """How many jobs have entered this state, as /metrics has it."""
+    """How many jobs have entered this state, according to /metrics."""
     (line,) = [line for line in client.get("/metrics").text.splitlines() if f'jobs_total{{state="{state}"}}' in line]
     return float(line.split()[1])
 
 
 def training_processes(job_id: str) -> list[int]:
-    """Everything that runs for this job."""
+    """The ids of the processes of this job."""
     return processes(f"--job={job_id}")
 
 
 def processes(words: str) -> list[int]:
-    """Those that have this in their command line."""
-    found = []
+    """The ids of the processes with these words in their command line."""
+    pids = []
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             try:
@@ -138,8 +137,8 @@ def processes(words: str) -> list[int]:
             except OSError:
                 continue
             if words.encode() in command:
-                found.append(int(path.name))
-    return found
+                pids.append(int(path.name))
+    return pids
 
 
 def seconds_until(condition: Any, most: float = 60) -> float:
@@ -150,7 +149,7 @@ def seconds_until(condition: Any, most: float = 60) -> float:
 
 @contextmanager
 def busy_machine() -> Iterator[None]:
-    """Two processes for every processor that never pause, in our own session."""
+    """Two busy loops for every processor, in the session of the test."""
     with ExitStack() as stack:
         for _ in range(2 * len(os.sched_getaffinity(0))):
             process = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))

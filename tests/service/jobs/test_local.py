@@ -1,4 +1,4 @@
-"""Retraining as a user does it: real processes, two workers, nothing but the service."""
+"""Local jobs over HTTP: real processes, a service with two workers, no Redis."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ import httpx
 import pytest
 
 from model_store import Store
-from service.jobs.local import FOLDER
-from service.jobs.record import Job
+from service.jobs.job import Job
+from service.jobs.job_folder import FOLDER, LOCK, is_held
 from service.jobs.redaction import Redaction
 from service.jobs.sqlite_ledger import SqliteLedger
-from service.jobs.training_process import LOCK, is_held
 from tests.service.jobs.retraining import (
     ADMIN,
     CANCEL_SECONDS,
@@ -26,17 +25,17 @@ from tests.service.jobs.retraining import (
     QUICK,
     TOKEN,
     busy_machine,
-    cancelled,
+    cancel,
     counted,
     data_root,
-    ended,
     events,
     job,
     retrain,
     seconds_until,
     submit,
     training_processes,
-    trains,
+    wait_for_end,
+    wait_for_epoch,
     weak_model,
 )
 from tests.service.serving import Running, in_processes, refused, until
@@ -54,12 +53,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running(folder: Path) -> Iterator[Running]:
-    with in_processes(folder / "models", 2, data_root=str(folder / "data"), **SETTINGS) as found:
-        yield found
+    with in_processes(folder / "models", 2, data_root=str(folder / "data"), **SETTINGS) as service:
+        yield service
 
 
-def test_a_retraining_under_load_is_watched_judged_and_taken_over(running: Running, folder: Path) -> None:
-    """Predict, retrain over HTTP while a load runs, events, gate, swap in all workers; no request fails."""
+def test_a_retraining_under_load_goes_live_without_a_failed_request(running: Running, folder: Path) -> None:
+    """Predict, retrain over HTTP under load, read events, pass the gate, swap in all workers."""
     client = running.client
     question = {"nodes": [3, 5], "embeddings": True}
     before = client.post("/predict", json=question).json()
@@ -73,7 +72,7 @@ def test_a_retraining_under_load_is_watched_judged_and_taken_over(running: Runni
                 for _ in range(10):
                     response = own.post("/predict", json=question)
                     seen[response.status_code, response.json().get("version", 0)] += 1
-                    stop.wait(0.02)  # the training is idle, and lives on what is left
+                    stop.wait(0.02)  # leaves processor time to the training, which has idle priority
 
     callers = [threading.Thread(target=load) for _ in range(2)]
     for caller in callers:
@@ -83,7 +82,7 @@ def test_a_retraining_under_load_is_watched_judged_and_taken_over(running: Runni
         assert accepted["workers"] == 1
         assert "warning" not in accepted
         job_id = accepted["job"]
-        told = events(client, job_id)
+        stream = events(client, job_id)
         # Two workers took version 1, and then each took version 2.
         until(lambda: 'sgf_model_swaps_total{result="taken"} 4.0' in client.get("/metrics").text)
         until(lambda: seen[200, 2] > 40)
@@ -91,89 +90,89 @@ def test_a_retraining_under_load_is_watched_judged_and_taken_over(running: Runni
         stop.set()
         for caller in callers:
             caller.join(timeout=20)
-    assert set(seen) == {(200, 1), (200, 2)}, "every request was answered, by one version or the other"
+    assert set(seen) == {(200, 1), (200, 2)}, "every request succeeded, with version 1 or 2"
     for _ in range(20):
         with httpx.Client(base_url=client.base_url, timeout=30) as fresh:
             after = fresh.post("/predict", json=question).json()
-            assert after["version"] == 2, "in all workers, and the cache has forgotten"
+            assert after["version"] == 2, "in all workers, and not from the cache"
             assert after["predictions"] != before["predictions"]
-    assert [name for _, name, _ in told][:2] == ["started", "data"]
-    assert [name for _, name, _ in told][-5:] == ["published", "verdict", "activated", "finished", "end"]
-    assert [number for number, _, _ in told[:-1]] == [str(number) for number in range(1, len(told))]
-    assert events(client, job_id, after=len(told) - 2) == told[-2:], "a reader that lost the connection goes on"
-    found = job(client, job_id)
+    assert [name for _, name, _ in stream][:2] == ["started", "data"]
+    assert [name for _, name, _ in stream][-5:] == ["published", "verdict", "activated", "finished", "end"]
+    assert [number for number, _, _ in stream[:-1]] == [str(number) for number in range(1, len(stream))]
+    assert events(client, job_id, after=len(stream) - 2) == stream[-2:], "a reader resumes after a lost connection"
+    record = job(client, job_id)
     manifest = Store(folder / "models").model("demo").manifest(2)
-    assert (found["state"], found["version"], found["parent"], found["live"]) == ("succeeded", 2, 1, True)
-    assert found["snapshot"] == manifest.snapshot
-    assert found["data"]["sha256"] == manifest.dataset["sha256"]
-    assert found["settings"]["learning_rate"] == 0.02
-    assert found["warm_start"]["fresh"] == []
+    assert (record["state"], record["version"], record["parent"], record["live"]) == ("succeeded", 2, 1, True)
+    assert record["snapshot"] == manifest.snapshot
+    assert record["data"]["sha256"] == manifest.dataset["sha256"]
+    assert record["settings"]["learning_rate"] == 0.02
+    assert record["warm_start"]["fresh"] == []
     assert manifest.training["job"] == job_id
-    assert found["verdict"]["comparison"]["difference"] > 2 * found["verdict"]["comparison"]["standard_error"]
-    assert found["verdict"]["fair"] is True
-    assert "published demo 2" in found["log_tail"]
-    assert str(folder) not in str(found)
+    assert record["verdict"]["comparison"]["difference"] > 2 * record["verdict"]["comparison"]["standard_error"]
+    assert record["verdict"]["fair"] is True
+    assert "published demo 2" in record["log_tail"]
+    assert str(folder) not in str(record)
     page = client.get("/metrics").text
     for state in ("queued", "running", "succeeded"):
         assert f'sgf_retrain_jobs_total{{state="{state}"}} 1.0' in page
-    assert "sgf_retrain_epoch 0.0" in page, "no retraining is under way"
+    assert "sgf_retrain_epoch 0.0" in page, "no training is running"
     assert "sgf_retrain_workers 1.0" in page
 
 
-def test_a_challenger_that_was_made_worse_stays_out_and_the_job_says_why(running: Running, folder: Path) -> None:
-    weak_model(folder / "models", folder / "data", epochs=40)  # not weak any more
-    found = ended(running.client, submit(running.client, data="shuffled.npz", overrides=QUICK))
+def test_a_worse_model_does_not_go_live_and_the_job_says_why(running: Running, folder: Path) -> None:
+    weak_model(folder / "models", folder / "data", epochs=40)  # trained well enough to be better than the next one
+    record = wait_for_end(running.client, submit(running.client, data="shuffled.npz", overrides=QUICK))
     versions = Store(folder / "models").model("demo")
-    assert (found["state"], found["live"], versions.live()) == ("succeeded", False, found["parent"])
-    comparison = found["verdict"]["comparison"]
+    assert (record["state"], record["live"], versions.live()) == ("succeeded", False, record["parent"])
+    comparison = record["verdict"]["comparison"]
     assert comparison["challenger"] < comparison["champion"]
     assert comparison["losses"] > comparison["wins"]
-    assert found["verdict"]["reason"].startswith(f"not better than version {found['parent']}: accuracy 0.")
-    assert found["version"] in versions.versions(), "published, for whoever wants to look at it"
+    assert record["verdict"]["reason"].startswith(f"not better than version {record['parent']}: accuracy 0.")
+    assert record["version"] in versions.versions(), "published, not live"
 
 
-def test_one_key_makes_one_job_and_another_request_has_to_wait(running: Running) -> None:
+def test_one_key_makes_one_job_and_another_request_is_refused(running: Running) -> None:
     client = running.client
-    found: list[str] = []
+    job_ids: list[str] = []
     callers = [
-        threading.Thread(target=lambda: found.append(submit(client, "nightly", overrides=FOR_EVER, activate="never")))
+        threading.Thread(target=lambda: job_ids.append(submit(client, "nightly", overrides=FOR_EVER, activate="never")))
         for _ in range(10)
     ]
     for caller in callers:
         caller.start()
     for caller in callers:
         caller.join(timeout=30)
-    (job_id,) = set(found)
-    assert len(found) == 10
+    (job_id,) = set(job_ids)
+    assert len(job_ids) == 10
     other = retrain(client, overrides=QUICK)
     assert job_id in refused(other, 409, "conflict")
     assert other.json()["details"] == {"job": job_id}
     refused(retrain(client, "nightly", overrides=QUICK), 409, "conflict")
-    trains(client, job_id)
+    wait_for_epoch(client, job_id)
     (pid,) = training_processes(job_id)
-    assert os.getpgid(pid) == pid, "a group of its own"
+    assert os.getpgid(pid) == pid, "its own process group"
     assert os.getpriority(os.PRIO_PROCESS, pid) == 19
     assert os.sched_getscheduler(pid) == os.SCHED_IDLE
     service = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    assert os.getsid(pid) == os.getsid(service), "in another session, idle would mean idle among its own processes"
+    assert os.getsid(pid) == os.getsid(service), "in another session, idle priority would not yield to the service"
     environ = Path(f"/proc/{pid}/environ").read_text()
     assert "OMP_NUM_THREADS=1" in environ.replace("\0", "\n").split("\n")
     assert TOKEN not in environ
-    with busy_machine():  # where an idle process that is only killed would take ten seconds and more to die
+    with busy_machine():  # without help, a killed process at idle priority exits after seconds
         assert client.post(f"/admin/jobs/{job_id}/cancel", headers=ADMIN).json()["cancel_requested"] is True
         assert seconds_until(lambda: not training_processes(job_id)) < CANCEL_SECONDS
-        assert ended(client, job_id)["state"] == "cancelled"
-    assert submit(client, "nightly", overrides=FOR_EVER, activate="never") == job_id, "the key stays the job's"
+        assert wait_for_end(client, job_id)["state"] == "cancelled"
+    assert submit(client, "nightly", overrides=FOR_EVER, activate="never") == job_id, "the key still names the job"
     assert client.post(f"/admin/jobs/{job_id}/cancel", headers=ADMIN).json()["state"] == "cancelled", (
-        "asked twice, once done"
+        "a second cancel changes nothing"
     )
 
 
-def test_a_training_that_is_killed_has_failed_and_the_next_one_runs(running: Running, folder: Path) -> None:
+def test_a_killed_training_fails_its_job_and_the_next_job_runs(running: Running, folder: Path) -> None:
     client = running.client
     job_id = submit(client, overrides=FOR_EVER)
-    trains(client, job_id)
-    waiting = SqliteLedger(folder / "models" / FOLDER / "jobs.sqlite", Redaction()).add(Job.new("other", {}), None, "")
+    wait_for_epoch(client, job_id)
+    waiting = SqliteLedger(folder / "models" / FOLDER / "jobs.sqlite", Redaction()).add(Job.new("other", {}), None)
     until(lambda: "sgf_retrain_epoch 0.0" not in client.get("/metrics").text)
     until(lambda: "sgf_retrain_jobs_waiting 1.0" in client.get("/metrics").text)
     before = counted(client, "cancelled")
@@ -185,70 +184,70 @@ def test_a_training_that_is_killed_has_failed_and_the_next_one_runs(running: Run
     for caller in callers:
         caller.join()
     assert job(client, waiting.id)["state"] == "cancelled"
-    assert counted(client, "cancelled") == before + 1, "one job, however many asked for it"
+    assert counted(client, "cancelled") == before + 1, "one job, counted once"
     until(lambda: "sgf_retrain_jobs_waiting 0.0" in client.get("/metrics").text)
-    with busy_machine():  # whoever looks after it helps it to die
+    with busy_machine():  # the supervisor speeds up the exit
         for pid in training_processes(job_id):
             os.kill(pid, signal.SIGKILL)
-        found = ended(client, job_id)
-    assert (found["state"], found["version"], found["live"]) == ("failed", None, False)
-    assert found["error"].startswith("the training process ended without a last event (signal 9)")
+        record = wait_for_end(client, job_id)
+    assert (record["state"], record["version"], record["live"]) == ("failed", None, False)
+    assert record["error"].startswith("the training process ended without a last event (signal 9)")
     live = client.get("/health/ready").json()["version"]
     job_id = submit(client, refresh=True, activate="if_better")
-    found = ended(client, job_id)
-    assert (found["state"], found["live"], found["parent"]) == ("succeeded", True, live)
-    assert found["verdict"]["reason"] == "the weights are those of the live version"
+    record = wait_for_end(client, job_id)
+    assert (record["state"], record["live"], record["parent"]) == ("succeeded", True, live)
+    assert record["verdict"]["reason"] == "the weights are those of the live version"
     assert "succeeded" in refused(client.post(f"/admin/jobs/{job_id}/cancel", headers=ADMIN), 409, "conflict")
 
 
-def test_a_worker_that_is_killed_while_it_attends_is_followed_by_another(running: Running) -> None:
+def test_after_the_leader_is_killed_another_worker_adopts_its_training(running: Running) -> None:
     client, parent = running.client, running.process.pid
     job_id = submit(client, overrides=FOR_EVER)
-    trains(client, job_id)
-    killed = alive(parent)  # one of them attends; the training must outlive it
+    wait_for_epoch(client, job_id)
+    killed = alive(parent)  # one process is the leader; the training must outlive it
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     until(lambda: len(set(alive(parent)) - set(killed)) == 2)
     until(lambda: client.get("/health/ready").status_code == 200)
     before = job(client, job_id)
     assert before["state"] == "running"
-    trains(client, job_id, beyond=before["epoch"])
-    cancelled(client, job_id)
+    wait_for_epoch(client, job_id, beyond=before["epoch"])
+    cancel(client, job_id)
     assert not training_processes(job_id)
 
 
-def test_rolling_back_is_one_call(running: Running, folder: Path) -> None:
+def test_roll_back_and_activation(running: Running, folder: Path) -> None:
     client = running.client
     live = client.get("/health/ready").json()["version"]
-    told = client.post("/admin/models/rollback", headers=ADMIN)
+    response = client.post("/admin/models/rollback", headers=ADMIN)
     versions = Store(folder / "models").model("demo")
     assert versions.live() != live
-    assert told.json() == {"model": "demo", "live": versions.live(), "before": live}
+    assert response.json() == {"model": "demo", "live": versions.live(), "before": live}
     assert client.post("/admin/models/activate", json={"version": live}, headers=ADMIN).json()["live"] == live
     refused(client.post("/admin/models/activate", json={"version": 999}, headers=ADMIN), 404, "unknown_version")
     refused(client.post("/admin/models/activate", json={"version": "1"}, headers=ADMIN), 422, "invalid")
 
 
-def test_a_service_that_is_killed_and_started_again_goes_on_with_its_jobs(folder: Path, tmp_path: Path) -> None:
+def test_a_killed_and_restarted_service_adopts_its_jobs(folder: Path, tmp_path: Path) -> None:
     store, root = tmp_path / "models", str(folder / "data")
     weak_model(store, folder / "data")
     with in_processes(store, data_root=root, training_seconds="600", **SETTINGS) as first:
         job_id = submit(first.client, overrides=FOR_EVER)
-        trains(first.client, job_id)
+        wait_for_epoch(first.client, job_id)
         first.process.kill()
     with in_processes(store, data_root=root, **SETTINGS) as second:
-        trains(second.client, job_id, beyond=job(second.client, job_id)["epoch"])
+        wait_for_epoch(second.client, job_id, beyond=job(second.client, job_id)["epoch"])
         second.process.kill()
     for pid in training_processes(job_id):
-        os.kill(pid, signal.SIGKILL)  # as when the machine goes down
-    until(lambda: not is_held(store / FOLDER / job_id / LOCK), PATIENCE_SECONDS)  # at idle priority, nobody hurries it
+        os.kill(pid, signal.SIGKILL)  # simulates a crash of the machine
+    until(lambda: not is_held(store / FOLDER / job_id / LOCK), PATIENCE_SECONDS)  # slow: no supervisor speeds up its exit
     with in_processes(store, data_root=root, training_seconds="2", **SETTINGS) as third:
-        found = ended(third.client, job_id)
-        assert (found["state"], found["live"]) == ("failed", False)
-        assert found["error"].startswith("the training process ended without a last event: it was killed")
+        record = wait_for_end(third.client, job_id)
+        assert (record["state"], record["live"]) == ("failed", False)
+        assert record["error"].startswith("the training process ended without a last event: it was killed")
         job_id = submit(third.client, overrides=FOR_EVER)
-        found = ended(third.client, job_id)
-        assert (found["state"], found["error"].split(",")[0]) == ("failed", "stopped after 2 s")
+        record = wait_for_end(third.client, job_id)
+        assert (record["state"], record["error"].split(",")[0]) == ("failed", "stopped after 2 s")
         assert not training_processes(job_id)
     left = {path.name for path in (store / "demo").iterdir()} - {".lock"}
-    assert left == {"1", "CURRENT", "HISTORY"}, "nothing half published"
+    assert left == {"1", "CURRENT", "HISTORY"}, "no incomplete version"

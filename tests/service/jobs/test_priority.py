@@ -1,4 +1,4 @@
-"""The priority of a training, on a machine whose processors all have something better to do."""
+"""The priority of a training on a busy machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from service.jobs import priority
-from service.jobs.training_process import LOCK, TrainingProcess
+from service.jobs.job_folder import LOCK
+from service.jobs.training_process import TrainingProcess
 from tests.service.jobs.retraining import busy_machine
 
 MEGABYTE = 2**20
@@ -38,10 +39,10 @@ def idle() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        for thread in threads(process.pid):  # a training is lowered before it has others, which inherit it
+        for thread in threads(process.pid):  # a training is lowered before it starts threads, which inherit it
             priority.lower(thread)
         yield process
-        priority.put_back(process.pid)
+        priority.restore(process.pid)
         process.kill()
 
 
@@ -54,7 +55,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def may_raise_priorities() -> bool:
-    """CAP_SYS_NICE, which root may lack (in a container) and others may have."""
+    """Whether this process has CAP_SYS_NICE; root may lack it in a container."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as scratch:
         try:
             priority.lower(scratch.pid)
@@ -67,43 +68,41 @@ def may_raise_priorities() -> bool:
     return True
 
 
-def test_every_thread_gets_its_priority_back_where_that_is_allowed(idle: subprocess.Popen[bytes]) -> None:
+def test_restore_sets_every_thread_to_normal_priority_if_permitted(idle: subprocess.Popen[bytes]) -> None:
     assert {os.sched_getscheduler(thread) for thread in threads(idle.pid)} == {os.SCHED_IDLE}
     assert len(threads(idle.pid)) == 2
-    priority.put_back(idle.pid)
+    priority.restore(idle.pid)
     expected = (os.SCHED_OTHER, 0) if may_raise_priorities() else (os.SCHED_IDLE, 19)
     for thread in threads(idle.pid):
         assert (os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)) == expected
 
 
-def test_a_thread_that_vanishes_does_not_keep_the_others_idle(
-    idle: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restore_skips_a_thread_that_has_just_ended(idle: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     set_scheduler, tried = os.sched_setscheduler, list[int]()
 
-    def first_is_gone(thread: int, policy: int, param: os.sched_param) -> None:
+    def fail_for_the_first_thread(thread: int, policy: int, param: os.sched_param) -> None:
         tried.append(thread)
         if len(tried) == 1:
             raise ProcessLookupError
         set_scheduler(thread, policy, param)
 
-    monkeypatch.setattr(os, "sched_setscheduler", first_is_gone)
-    priority.put_back(idle.pid)
+    monkeypatch.setattr(os, "sched_setscheduler", fail_for_the_first_thread)
+    priority.restore(idle.pid)
     assert sorted(tried) == sorted(threads(idle.pid))
 
 
-def test_the_memory_of_one_that_lives_is_not_touched(idle: subprocess.Popen[bytes]) -> None:
+def test_the_memory_of_a_living_process_is_not_released(idle: subprocess.Popen[bytes]) -> None:
     before = resident_bytes(idle.pid)
     assert priority.release_memory(idle.pid) is False
     idle.send_signal(signal.SIGSTOP)
-    assert priority.release_memory(idle.pid) is False, "nor of one that sleeps"
+    assert priority.release_memory(idle.pid) is False, "nor of a stopped process"
     idle.send_signal(signal.SIGCONT)
     assert resident_bytes(idle.pid) >= before > 200 * MEGABYTE
     assert idle.poll() is None
 
 
 @since_5_15
-def test_the_memory_of_a_killed_one_is_freed_by_us_and_not_at_its_own_pace(idle: subprocess.Popen[bytes]) -> None:
+def test_the_memory_of_a_killed_process_is_released_by_the_caller(idle: subprocess.Popen[bytes]) -> None:
     with busy_machine():
         assert resident_bytes(idle.pid) > 200 * MEGABYTE
         idle.send_signal(signal.SIGKILL)
@@ -112,22 +111,22 @@ def test_the_memory_of_a_killed_one_is_freed_by_us_and_not_at_its_own_pace(idle:
 
 
 @since_5_15
-def test_one_that_somebody_else_has_killed_is_helped_along(idle: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_release_if_killed_affects_only_a_killed_training(idle: subprocess.Popen[bytes], tmp_path: Path) -> None:
     (tmp_path / LOCK).write_text(f"{idle.pid}\n")
     training = TrainingProcess(tmp_path)
-    training.hurry()
+    training.release_if_killed()
     assert {os.sched_getscheduler(thread) for thread in threads(idle.pid)} == {os.SCHED_IDLE}, (
-        "while it lives, it stays idle"
+        "a living training keeps its idle priority"
     )
     with busy_machine():
         idle.send_signal(signal.SIGKILL)
-        training.hurry()
+        training.release_if_killed()
         assert resident_bytes(idle.pid) < 20 * MEGABYTE
 
 
-def test_a_process_that_is_gone_is_nobody_s_trouble(idle: subprocess.Popen[bytes]) -> None:
+def test_a_process_that_has_ended_is_ignored(idle: subprocess.Popen[bytes]) -> None:
     idle.kill()
     idle.wait()
     priority.lower(idle.pid)
-    priority.put_back(idle.pid)
+    priority.restore(idle.pid)
     priority.release_memory(idle.pid)

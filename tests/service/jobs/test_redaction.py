@@ -1,4 +1,4 @@
-"""Where things lie on this machine is not shown, however it is written."""
+"""Absolute paths are redacted, however they are written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REDACTION = Redaction(Path("/srv/my models"), Path("/data"), Path("/opt/venv"))
 
 
 @pytest.mark.parametrize(
-    ("told", "shown"),
+    ("text", "redacted"),
     [
         (
             'File "/srv/models/.venv/lib/x.py", line 3: cannot read /var/graph.npz: 1/2 of https://host/path; and/or',
@@ -29,16 +29,16 @@ REDACTION = Redaction(Path("/srv/my models"), Path("/data"), Path("/opt/venv"))
         ("/opt/venv/lib/python3/numpy.py", ".../lib/python3/numpy.py"),
     ],
 )
-def test_paths_are_not_shown(told: str, shown: str) -> None:
-    assert REDACTION.text(told) == shown
+def test_absolute_paths_are_redacted(text: str, redacted: str) -> None:
+    assert REDACTION.text(text) == redacted
 
 
-def test_texts_of_a_line_of_json_are_cleaned_as_they_are_meant() -> None:
-    """As JSON, a newline is a backslash and an n, behind which a path looks like the rest of a word."""
+def test_each_string_of_a_json_line_is_redacted() -> None:
+    """JSON writes a newline as a backslash and an n, after which a path looks like the rest of a word."""
     line = json.dumps({"event": "failed", "error": 'in\n/home/a/b\n"/home/c d/e"', "more": [{"at": "/home/a"}, 1, None]})
     assert json.loads(REDACTION.line(line)) == {
         "event": "failed",
         "error": 'in\n.../b\n".../e"',
         "more": [{"at": ".../a"}, 1, None],
     }
-    assert REDACTION.line('{"event": "epo /home/a/b') == '{"event": "epo .../b', "cut short"
+    assert REDACTION.line('{"event": "epo /home/a/b') == '{"event": "epo .../b', "a truncated line"

@@ -14,7 +14,18 @@ from redis.exceptions import ResponseError
 from service.jobs.redis_ledger import RedisLedger
 from service.jobs.worker import Worker
 from service.settings import Settings
-from tests.service.jobs.retraining import ADMIN, QUICK, TOKEN, data_root, ended, events, job, retrain, submit, weak_model
+from tests.service.jobs.retraining import (
+    ADMIN,
+    QUICK,
+    TOKEN,
+    data_root,
+    events,
+    job,
+    retrain,
+    submit,
+    wait_for_end,
+    weak_model,
+)
 from tests.service.redis_server import RedisServer
 from tests.service.serving import in_thread, refused, until
 
@@ -75,8 +86,8 @@ def use_everything(client: httpx.Client, settings: Settings) -> None:
     assert submit(client, "nightly", refresh=True) == first
     refused(retrain(client, refresh=True), 409, "conflict")
     Worker(settings).run(burst=True)
-    found = ended(client, first)
-    assert (found["state"], events(client, first)[-1][1]) == ("succeeded", "end"), found["error"]
+    record = wait_for_end(client, first)
+    assert (record["state"], events(client, first)[-1][1]) == ("succeeded", "end"), record["error"]
     waiting = submit(client, overrides=QUICK)
     assert client.post(f"/admin/jobs/{waiting}/cancel", headers=ADMIN).json()["state"] == "cancelled"
     running = submit(client, overrides=QUICK)
@@ -90,8 +101,8 @@ def use_everything(client: httpx.Client, settings: Settings) -> None:
 
 def features(client: httpx.Client) -> int:
     version = client.get("/health/ready").json()["version"]
-    found: int = client.get(f"/models/{version}").json()["config"]["in_features"]
-    return found
+    width: int = client.get(f"/models/{version}").json()["config"]["in_features"]
+    return width
 
 
 def test_the_documented_user_has_exactly_the_commands_that_are_used(

@@ -1,4 +1,4 @@
-"""The record of jobs in SQLite: keys belong to a model, also in files that were made before they did."""
+"""The ledger in SQLite: idempotency keys, migration of older files, and counting."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from service.http.errors import Refusal
-from service.jobs.record import Job
+from service.jobs.job import Job
+from service.jobs.job_folder import FOLDER
+from service.jobs.job_service import JobService
+from service.jobs.ledger import JobConflict
 from service.jobs.redaction import Redaction
 from service.jobs.sqlite_ledger import SqliteLedger
+from service.settings import Settings
+from service.telemetry.metrics import Metrics
 
 EARLIER = """
 CREATE TABLE jobs (
@@ -22,18 +26,18 @@ CREATE UNIQUE INDEX one_per_model ON jobs (model) WHERE state IN ('queued', 'run
 """
 
 
-def test_a_key_is_of_one_model(tmp_path: Path) -> None:
+def test_a_key_belongs_to_one_model(tmp_path: Path) -> None:
     ledger = SqliteLedger(tmp_path / "jobs.sqlite", Redaction())
-    first = ledger.add(Job.new("one", {}), "nightly", "digest")
-    other = ledger.add(Job.new("two", {}), "nightly", "digest")
+    first = ledger.add(Job.new("one", {}), "nightly")
+    other = ledger.add(Job.new("two", {}), "nightly")
     assert first.id != other.id
-    assert ledger.add(Job.new("one", {}), "nightly", "digest") == first
-    assert ledger.add(Job.new("two", {}), "nightly", "digest") == other
-    with pytest.raises(Refusal, match="was used for another request"):
-        ledger.add(Job.new("one", {}), "nightly", "another")
+    assert ledger.add(Job.new("one", {}), "nightly") == first
+    assert ledger.add(Job.new("two", {}), "nightly") == other
+    with pytest.raises(JobConflict, match="was used for another request"):
+        ledger.add(Job.new("one", {"recipe": "digits"}), "nightly")
 
 
-def test_a_file_of_before_is_taken_over_by_one_of_many(tmp_path: Path) -> None:
+def test_an_older_file_is_migrated_once(tmp_path: Path) -> None:
     path = tmp_path / "jobs.sqlite"
     old = Job.new("one", {})
     with sqlite3.connect(path) as database:
@@ -43,27 +47,44 @@ def test_a_file_of_before_is_taken_over_by_one_of_many(tmp_path: Path) -> None:
         )
         database.execute(insert, (old.id, old.model_dump_json()))
     database.close()
-    found: list[Job] = []
+    jobs: list[Job] = []
     ledgers = [SqliteLedger(path, Redaction()) for _ in range(8)]
-    threads = [threading.Thread(target=lambda one=one: found.extend(one.jobs())) for one in ledgers]
+    threads = [threading.Thread(target=lambda ledger=ledger: jobs.extend(ledger.jobs())) for ledger in ledgers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [old] * 8
-    assert ledgers[0].add(Job.new("one", {}), "nightly", "digest") == old
-    assert ledgers[1].add(Job.new("two", {}), "nightly", "digest").model == "two"
-    with pytest.raises(Refusal, match="is not done yet"):
-        ledgers[2].add(Job.new("one", {}), None, "digest")
+    assert jobs == [old] * 8
+    assert ledgers[0].add(Job.new("one", {}), "nightly") == old
+    assert ledgers[1].add(Job.new("two", {}), "nightly").model == "two"
+    with pytest.raises(JobConflict, match="is not done yet"):
+        ledgers[2].add(Job.new("one", {}), None)
 
 
-def test_of_many_that_cancel_a_job_one_has_ended_it(tmp_path: Path) -> None:
+def test_a_job_that_is_cancelled_four_times_at_once_is_counted_once(tmp_path: Path) -> None:
+    job = SqliteLedger(tmp_path / FOLDER / "jobs.sqlite", Redaction()).add(Job.new("one", {}), None)
+    metrics = Metrics()
+    services = [JobService(Settings(store=tmp_path), metrics) for _ in range(4)]
+    threads = [threading.Thread(target=service.cancel, args=(job.id,)) for service in services]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert metrics.registry.get_sample_value("sgf_retrain_jobs_total", {"state": "cancelled"}) == 1.0
+
+
+def test_migration_keeps_a_requested_cancel_and_counts_no_state_again(tmp_path: Path) -> None:
+    old = Job.new("one", {}).started()
+    with sqlite3.connect(tmp_path / "jobs.sqlite") as database:
+        database.executescript(EARLIER)
+        insert = "INSERT INTO jobs (id, model, state, digest, cancel, record) VALUES (?, 'one', 'running', '', 1, ?)"
+        database.execute(insert, (old.id, old.model_dump_json()))
+    database.close()
     ledger = SqliteLedger(tmp_path / "jobs.sqlite", Redaction())
-    job = ledger.add(Job.new("one", {}), None, "digest")
-    changed: list[bool] = []
-    threads = [threading.Thread(target=lambda: changed.append(ledger.cancel(job.id)[1])) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(changed) == [False, False, False, True]
+    assert ledger.get(old.id) == old.model_copy(update={"cancel_requested": True})
+    assert [ledger.count_once(old.id, state) for state in ("queued", "running", "cancelled", "cancelled")] == [
+        False,
+        False,
+        True,
+        False,
+    ]

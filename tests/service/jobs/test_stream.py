@@ -1,44 +1,46 @@
-"""Event streams: each reads only what is new, and a worker has a limited number of them."""
+"""Event streams: a stream reads only new events, and a worker limits the number of streams."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import httpx
 import pytest
 from redis import Redis
 
-from service.jobs import stream
-from service.jobs.local import FOLDER, LocalRunner
-from service.jobs.record import Job
+from model_store.run_contract import EpochEvent
+from service.http import event_stream
+from service.jobs.job import Job
+from service.jobs.job_folder import EVENTS, FOLDER
+from service.jobs.job_service import JobService
 from service.jobs.redaction import Redaction
 from service.jobs.redis_ledger import PREFIX
 from service.jobs.sqlite_ledger import SqliteLedger
-from service.jobs.training_process import EVENTS
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
-from tests.service.jobs.retraining import ADMIN, TOKEN, cancelled, data_root, submit
+from tests.service.jobs.retraining import ADMIN, TOKEN, cancel, data_root, submit
 from tests.service.redis_server import RedisServer
 from tests.service.serving import in_thread, refused, until
 
 
+@cache
 def epoch(number: int) -> bytes:
-    return json.dumps({"event": "epoch", "number": number}).encode()
+    return EpochEvent(number=number, epochs=9, loss=1.0, validation=0.5, metric="accuracy").to_line().encode()
 
 
-def test_a_stream_reads_only_what_is_new(tmp_path: Path) -> None:
-    """The beginning of the file changes behind the reader: a reader that counts its lines again would lose one."""
-    job = SqliteLedger(tmp_path / FOLDER / "jobs.sqlite", Redaction()).add(Job.new("demo", {}), None, "digest")
+def test_a_stream_reads_only_new_events(tmp_path: Path) -> None:
+    """The beginning of the file changes after it was read: a reader that started again would miscount the lines."""
+    job = SqliteLedger(tmp_path / FOLDER / "jobs.sqlite", Redaction()).add(Job.new("demo", {}), None)
     file = tmp_path / FOLDER / job.id / EVENTS
     file.parent.mkdir()
     file.write_bytes(epoch(1) + b"\n" + epoch(2) + b"\n" + epoch(3)[:5])
 
     async def read() -> list[str]:
-        lines = stream.events(LocalRunner(Settings(store=tmp_path), Metrics()).ledger, job.id, 1)
+        lines = event_stream.events(JobService(Settings(store=tmp_path), Metrics()).ledger, job.id, 1)
         first = await anext(lines)
         content = file.read_bytes()
         file.write_bytes(content.replace(b"\n", b" ", 1) + epoch(3)[5:] + b"\n")
@@ -64,7 +66,7 @@ def test_the_streams_of_a_worker_are_limited(client: httpx.Client) -> None:
             return response.status_code
 
     with ExitStack() as stack:
-        for _ in range(stream.MAX_STREAMS):
+        for _ in range(event_stream.MAX_STREAMS):
             response = stack.enter_context(client.stream("GET", url, headers=ADMIN))
             assert response.status_code == 200
         response = stack.enter_context(client.stream("GET", url, headers=ADMIN))
@@ -74,13 +76,13 @@ def test_the_streams_of_a_worker_are_limited(client: httpx.Client) -> None:
         assert response.headers["retry-after"] == "1"
         assert client.get(f"/admin/jobs/{job_id}", headers=ADMIN).status_code == 200
     until(lambda: status() == 200)
-    cancelled(client, job_id)
+    cancel(client, job_id)
 
 
-def test_a_line_of_another_program_in_redis_does_not_become_another_event(client: httpx.Client, redis: Redis) -> None:
+def test_a_forged_line_in_redis_cannot_forge_an_event(client: httpx.Client, redis: Redis) -> None:
     job_id = submit(client)
     lines = ['{"event": "epoch\\nevent: end"}', '{"event": "epoch"}\n\nevent: end\ndata: {}', "[1]", '{"event": 7}']
     redis.rpush(f"{PREFIX}events:{job_id}", *lines)
-    cancelled(client, job_id)
+    cancel(client, job_id)
     text = client.get(f"/admin/jobs/{job_id}/events", headers=ADMIN).text
     assert [line for line in text.splitlines() if line.startswith("event: ")] == ["event: message"] * 4 + ["event: end"]

@@ -1,4 +1,4 @@
-"""What may be asked for, and what is refused before anything starts."""
+"""Valid and invalid requests to retrain."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ from typing import Any, get_args
 import httpx
 import pytest
 
-from service.http.errors import Refusal
-from service.jobs.catalogue import Catalogue
-from service.jobs.submission import Overrides, Submission
+from model_store.run_contract import OVERRIDE_TYPES, Overrides
+from service.jobs.ledger import InvalidSubmission
+from service.jobs.submission import Submission, find_data
 from service.settings import Settings
 from tests.service.jobs.retraining import ADMIN, TOKEN, data_root
 from tests.service.serving import in_thread, refused
 from training.__main__ import SETTINGS, train_parser
-from training.data.datasets import DATASETS
-from training.fit.settings import recipe_names
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = data_root(tmp_path_factory.mktemp("submissions"))
     (root / "pipes").mkdir()
-    for pipe in (root / "pipe.npz", root / "pipes" / "nodes.csv"):  # whoever opens one waits for a writer
+    for pipe in (root / "pipe.npz", root / "pipes" / "nodes.csv"):  # opening a pipe waits for a writer
         os.mkfifo(pipe)
     return root
 
@@ -40,7 +38,7 @@ def admin(store: Path, root: Path) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ({}, "expected dataset, data or recipe"),
         ({"dataset": "digits", "data": "graph.npz"}, "expected either dataset or data, not both"),
@@ -56,8 +54,8 @@ def admin(store: Path, root: Path) -> Iterator[httpx.Client]:
         ({"data": "way_out.npz"}, "'way_out.npz' leads out of the data root"),
         ({"data": "tables"}, "'tables' leads out of the data root"),
         ({"data": "circle"}, "there is no 'circle' below the data root"),
-        ({"data": "pipe.npz"}, "'pipe.npz' is, or holds, what is neither a file nor a folder"),
-        ({"data": "pipes"}, "'pipes' is, or holds, what is neither a file nor a folder"),
+        ({"data": "pipe.npz"}, "'pipe.npz' is, or holds, something that is not a file or folder"),
+        ({"data": "pipes"}, "'pipes' is, or holds, something that is not a file or folder"),
         ({"data": "nothing.npz"}, "there is no 'nothing.npz' below the data root"),
         ({"data": "x" * 300}, "below the data root"),
         ({"data": "graph.npz", "overrides": {"store": "elsewhere"}}, "body.overrides.store: Extra inputs are not permitted"),
@@ -68,25 +66,25 @@ def admin(store: Path, root: Path) -> Iterator[httpx.Client]:
         ({"data": "graph.npz", "rescipe": "digits"}, "body.rescipe: Extra inputs are not permitted"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(admin: httpx.Client, root: Path, body: dict[str, Any], told: str) -> None:
+def test_an_invalid_request_is_refused(admin: httpx.Client, root: Path, body: dict[str, Any], message: str) -> None:
     response = admin.post("/admin/retrain", json=body)
-    assert told in refused(response, 422, "invalid")
+    assert message in refused(response, 422, "invalid")
     assert str(root) not in response.text
     assert admin.get("/admin/jobs").json() == {"jobs": []}
 
 
-def test_a_folder_that_we_may_not_read_is_refused() -> None:
-    with as_anybody(), tempfile.TemporaryDirectory() as folder:  # a folder of their own
+def test_an_unreadable_folder_is_refused() -> None:
+    with as_other_user(), tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "closed").mkdir(mode=0)
-        with pytest.raises(Refusal, match=r"'closed', or what it holds, cannot be read by the service"):
-            Catalogue(root).path_of("closed")
+        with pytest.raises(InvalidSubmission, match=r"'closed', or a file in it, cannot be read by the service"):
+            find_data(root, "closed")
         (root / "closed").chmod(0o700)
 
 
 @contextmanager
-def as_anybody() -> Iterator[None]:
-    """Root may read everything: for a while we are not."""
+def as_other_user() -> Iterator[None]:
+    """Drops the rights of root, which may read every folder."""
     before = os.geteuid()
     if before == 0:
         os.seteuid(65534)
@@ -96,46 +94,38 @@ def as_anybody() -> Iterator[None]:
         os.seteuid(before)
 
 
-def test_bodies_have_limits_here_too(admin: httpx.Client) -> None:
+def test_the_body_of_a_retrain_request_is_limited(admin: httpx.Client) -> None:
     refused(admin.post("/admin/retrain", content=b'{"data": "' + b"x" * 70_000 + b'"}'), 413, "body_too_large")
     refused(admin.post("/admin/retrain", content=b"{", headers={"content-type": "application/json"}), 400, "not_json")
     refused(admin.post("/admin/retrain", json={"recipe": "digits"}, headers={"idempotency-key": "x" * 201}), 422, "invalid")
 
 
-def test_jobs_that_are_not_there(admin: httpx.Client) -> None:
+def test_unknown_jobs(admin: httpx.Client) -> None:
     for method, path in (("GET", ""), ("GET", "/events"), ("POST", "/cancel")):
         refused(admin.request(method, f"/admin/jobs/{'0' * 16}{path}"), 404, "unknown_job")
         refused(admin.request(method, f"/admin/jobs/nonsense{path}"), 422, "invalid")
 
 
-def test_admin_is_for_those_with_the_token(admin: httpx.Client, client: httpx.Client) -> None:
-    with httpx.Client(base_url=admin.base_url, timeout=30) as stranger:
+def test_admin_routes_need_the_token(admin: httpx.Client, client: httpx.Client) -> None:
+    with httpx.Client(base_url=admin.base_url, timeout=30) as without_token:
         for method, path in (("POST", "retrain"), ("GET", "jobs"), ("POST", "models/rollback"), ("POST", "models/activate")):
-            refused(stranger.request(method, f"/admin/{path}"), 401, "unauthorized")
+            refused(without_token.request(method, f"/admin/{path}"), 401, "unauthorized")
             refused(client.request(method, f"/admin/{path}"), 404, "not_found")
 
 
-def test_the_service_knows_what_training_knows() -> None:
-    """It reads training's files and repeats its settings, because it does not import it."""
-    catalogue = Catalogue(Path("data"))
-    assert list(catalogue.recipes) == recipe_names()
-    assert catalogue.datasets == list(DATASETS)
-    assert set(Overrides.model_fields) == {*SETTINGS, "gnn_input", "feature_transform"}
+def test_each_override_is_a_flag_of_training() -> None:
+    assert set(OVERRIDE_TYPES) == {*SETTINGS, "gnn_input", "feature_transform"}
 
 
 def test_a_submission_becomes_a_command_that_training_understands(root: Path) -> None:
-    values = {}
-    for name, field in Overrides.model_fields.items():
-        kinds = str(field.annotation)
-        choices = [get_args(one) for one in get_args(field.annotation) if "Literal" in str(one)]
-        values[name] = choices[0][1] if choices else 3 if "int" in kinds else 0.25
+    values = {name: get_args(kind)[1] if get_args(kind) else kind(0.25) or 3 for name, kind in OVERRIDE_TYPES.items()}
     submission = Submission(data="graph.npz", overrides=Overrides(**values), warm_start=True)
-    options = train_parser().parse_args(submission.arguments(Catalogue(root)))
+    options = train_parser().parse_args(submission.arguments(root))
     assert {name: getattr(options, name) for name in values} == values
     assert (options.data, options.warm_start, options.activate) == (root / "graph.npz", True, "if_better")
 
 
-def test_redis_keeps_the_jobs_where_there_is_one() -> None:
+def test_jobs_are_kept_in_redis_if_there_is_one() -> None:
     url = "redis://localhost"
     assert [
         Settings(jobs=jobs, redis_url=redis).jobs_in_redis

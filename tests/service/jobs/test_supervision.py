@@ -1,21 +1,22 @@
-"""What a job is told to have become, from what its training told, how it ended, and what the store has."""
+"""The result of a job, determined from its events, the exit of its training, and the store."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from model_store import Store
-from service.jobs.record import Job
-from service.jobs.supervision import Supervision, settled
-from service.jobs.training_process import EVENTS, TrainingProcess
+from model_store.run_contract import ActivatedEvent, EpochEvent, FailedEvent, FinishedEvent
+from service.jobs.job import Job
+from service.jobs.job_folder import EVENTS
+from service.jobs.supervision import Supervision, with_published_version
+from service.jobs.training_process import TrainingProcess
 from service.settings import Settings
 from tests.service.jobs.retraining import data_root, weak_model
 
-EPOCH = {"event": "epoch", "number": 3, "epochs": 9, "validation": 0.5}
+EPOCH = EpochEvent(number=3, epochs=9, loss=1.0, validation=0.5, metric="accuracy").to_line()
 
 
 class Dead:
@@ -29,15 +30,15 @@ class Dead:
 
 
 class Dying:
-    """One that somebody else has killed, and that still holds its lock."""
+    """A training process that another process has killed, and that still holds its lock."""
 
-    exit_code, hurried = None, 0
+    exit_code, releases = None, 0
 
     def alive(self) -> bool:
         return True
 
-    def hurry(self) -> None:
-        self.hurried += 1
+    def release_if_killed(self) -> None:
+        self.releases += 1
 
 
 @pytest.fixture(scope="module")
@@ -50,21 +51,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def outcome(folder: Path, tmp_path: Path, *lines: str, code: int | None = None, cancel: bool = False, **facts: Any) -> Job:
+def result_of(folder: Path, tmp_path: Path, *lines: str, code: int | None = None, cancel: bool = False, **facts: Any) -> Job:
     (tmp_path / EVENTS).write_text("".join(f"{line}\n" for line in lines))
     job = Job.new("demo", {}).model_copy(update={"state": "running"} | facts)
     dead = cast("TrainingProcess", Dead(code))
     return Supervision(job, tmp_path, dead, Settings(store=folder / "models")).step(cancel)
 
 
-def test_a_line_that_a_full_disk_cut_short_is_passed_over(folder: Path, tmp_path: Path) -> None:
-    lines = [json.dumps(EPOCH), json.dumps(EPOCH)[:20] + json.dumps(EPOCH), "[1]", "", '{"event": "finished"}']
-    found = outcome(folder, tmp_path, *lines)
-    assert (found.state, found.epoch) == ("succeeded", 3)
+def test_a_truncated_line_is_skipped(folder: Path, tmp_path: Path) -> None:
+    lines = [EPOCH, EPOCH[:20] + EPOCH, "[1]", "", FinishedEvent(result={}).to_line()]
+    record = result_of(folder, tmp_path, *lines)
+    assert (record.state, record.epoch) == ("succeeded", 3)
 
 
 @pytest.mark.parametrize(
-    ("code", "state", "told"),
+    ("code", "state", "error"),
     [
         (1, "failed", "(exit code 1): its log may say why, unless the disk was full"),
         (-9, "failed", "(signal 9): it was killed, or the machine went down"),
@@ -72,43 +73,45 @@ def test_a_line_that_a_full_disk_cut_short_is_passed_over(folder: Path, tmp_path
         (0, "succeeded", ""),
     ],
 )
-def test_how_a_process_that_said_nothing_has_ended(
-    folder: Path, tmp_path: Path, code: int | None, state: str, told: str
+def test_the_result_of_a_training_without_a_last_event(
+    folder: Path, tmp_path: Path, code: int | None, state: str, error: str
 ) -> None:
-    found = outcome(folder, tmp_path, json.dumps(EPOCH), code=code)
-    assert found.state == state
-    assert told in (found.error or "")
+    record = result_of(folder, tmp_path, EPOCH, code=code)
+    assert record.state == state
+    assert error in (record.error or "")
 
 
 @pytest.mark.parametrize("cancel", [False, True])
-def test_a_job_whose_version_is_live_has_succeeded_though_it_was_stopped_before_it_could_say_so(
+def test_a_job_whose_version_is_live_has_succeeded_even_without_a_last_event(
     folder: Path, tmp_path: Path, cancel: bool
 ) -> None:
-    activated = json.dumps({"event": "activated", "version": 1})
-    found = outcome(folder, tmp_path, activated, code=-9, cancel=cancel, id="first")
-    assert (found.state, found.error, found.version, found.live) == ("succeeded", None, 1, True)
-    told = json.dumps({"event": "failed", "error": "no space"})
-    found = outcome(folder, tmp_path, activated, told, code=1, id="first")
-    assert (found.state, found.error, found.live) == ("failed", "no space", True), "its own word"
-    found = outcome(folder, tmp_path, code=-9, cancel=cancel, id="second")
-    assert (found.state, found.version, found.live) == ("cancelled" if cancel else "failed", 2, False), "published only"
+    activated = ActivatedEvent(version=1).to_line()
+    record = result_of(folder, tmp_path, activated, code=-9, cancel=cancel, id="first")
+    assert (record.state, record.error, record.version, record.live) == ("succeeded", None, 1, True)
+    failed = FailedEvent(error="no space").to_line()
+    record = result_of(folder, tmp_path, activated, failed, code=1, id="first")
+    assert (record.state, record.error, record.live) == ("failed", "no space", True), "the failed event decides"
+    record = result_of(folder, tmp_path, code=-9, cancel=cancel, id="second")
+    assert (record.state, record.version, record.live) == ("cancelled" if cancel else "failed", 2, False), (
+        "published, not live"
+    )
 
 
-def test_a_damaged_version_of_somebody_else_hides_nothing(folder: Path, tmp_path: Path) -> None:
+def test_a_damaged_version_of_another_job_is_skipped(folder: Path, tmp_path: Path) -> None:
     manifest = Store(folder / "models").model("demo").folder / "2" / "manifest.json"
     before = manifest.read_bytes()
     manifest.write_bytes(b"{")
     try:
         job = Job.new("demo", {}).model_copy(update={"id": "first"})
-        found = settled(job, Settings(store=folder / "models"))
-        assert (found.version, found.live) == (1, True)
+        record = with_published_version(job, Settings(store=folder / "models"))
+        assert (record.version, record.live) == (1, True)
     finally:
         manifest.write_bytes(before)
 
 
-def test_a_process_that_dies_is_helped_along_at_every_look(tmp_path: Path) -> None:
+def test_every_step_speeds_up_the_exit_of_a_killed_training(tmp_path: Path) -> None:
     dying = Dying()
     supervision = Supervision(Job.new("demo", {}), tmp_path, cast("TrainingProcess", dying), Settings(store=tmp_path))
     for _ in range(3):
         assert supervision.step(False).active
-    assert dying.hurried == 3
+    assert dying.releases == 3

@@ -1,4 +1,4 @@
-"""Events on a disk that is full, and a run whose permit is taken away."""
+"""Events on a full disk, and a run whose fencing file is removed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from model_store import ModelVersions, Snapshot, Store
+from model_store.run_contract import EpochEvent, FailedEvent, FinishedEvent, StartedEvent
 from tests.training.release.test_retraining import events, run, write_graph
 from tests.training.samples import config, labelled
 from training import publish
-from training.cli.events import Events, NoPermit
+from training.cli.events import EventWriter, RunAbandoned
 from training.fit.loop import TrainingConfig, train
 from training.release.delivery import Mode, deliver
 from training.release.gate import Verdict
@@ -61,56 +62,56 @@ def test_a_line_that_is_cut_short_harms_no_other(tmp_path: Path, monkeypatch: py
         room[0] -= taken
         return taken
 
-    told = Events(tmp_path / "events")
+    writer = EventWriter(tmp_path / "events")
     monkeypatch.setattr(os, "write", limited)
-    told.tell("started", pid=1)
+    writer.write(StartedEvent(pid=1))
     room[0] = 20
-    told.tell("epoch", number=1)
-    told.tell("failed", error="no space")
+    writer.write(EpochEvent(number=1, epochs=9, loss=1.0, validation=0.5, metric="accuracy"))
+    writer.write(FailedEvent(error="no space"))
     room[0] = 10**6
-    told.tell("finished")
+    writer.write(FinishedEvent(result={}))
     first, cut, last = (tmp_path / "events").read_text().splitlines()
     assert (json.loads(first)["event"], len(cut), json.loads(last)["event"]) == ("started", 20, "finished")
 
 
 @pytest.mark.parametrize("more", [[], ["--activate"], ["--activate", "if_better"]])
-def test_without_its_permit_a_run_publishes_nothing(tmp_path: Path, more: list[str]) -> None:
+def test_without_its_fencing_file_a_run_publishes_nothing(tmp_path: Path, more: list[str]) -> None:
     write_graph(tmp_path / "graph.npz")
-    permit = tmp_path / "permit"
-    wanted = ["--epochs", "2", "--no-checkpoint", "--only-while", str(permit), *more]
+    fencing_file = tmp_path / "fencing_file"
+    wanted = ["--epochs", "2", "--no-checkpoint", "--only-while", str(fencing_file), *more]
     assert run(tmp_path, *wanted) == 1
-    assert events(tmp_path / "events")[-1]["error"].startswith("the job was given up")
+    assert events(tmp_path / "events")[-1]["error"].startswith("the service has abandoned this job")
     assert not (tmp_path / "models" / "demo").exists()
-    permit.touch()
+    fencing_file.touch()
     assert run(tmp_path, *wanted) == 0
 
 
 @pytest.mark.parametrize("mode", ["always", "if_better"])
-def test_without_its_permit_a_version_does_not_go_live(tmp_path: Path, mode: Mode) -> None:
-    versions, permit = two_versions(tmp_path), tmp_path / "permit"
-    permit.touch()
+def test_without_its_fencing_file_a_version_does_not_go_live(tmp_path: Path, mode: Mode) -> None:
+    versions, fencing_file = two_versions(tmp_path), tmp_path / "fencing_file"
+    fencing_file.touch()
 
     def judged(_champion: Any) -> Verdict:
-        permit.unlink()  # the last moment
+        fencing_file.unlink()  # the last moment
         return Verdict(True, "so says the test")
 
     if mode == "always":
-        permit.unlink()
-    with pytest.raises(NoPermit):
-        deliver(versions, 2, mode, judged, Events(None, permit))
+        fencing_file.unlink()
+    with pytest.raises(RunAbandoned):
+        deliver(versions, 2, mode, judged, EventWriter(None, fencing_file))
     assert versions.live() == 1
 
 
 @pytest.mark.parametrize("mode", ["always", "if_better"])
-def test_a_permit_that_goes_while_the_version_is_verified_is_missed_too(
+def test_a_fencing_file_that_is_removed_during_verification_is_noticed(
     tmp_path: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    versions, permit = two_versions(tmp_path), tmp_path / "permit"
-    permit.touch()
+    versions, fencing_file = two_versions(tmp_path), tmp_path / "fencing_file"
+    fencing_file.touch()
     replay = Snapshot.replay
 
     def taken_away(snapshot: Snapshot) -> dict[str, float]:
-        permit.unlink(missing_ok=True)
+        fencing_file.unlink(missing_ok=True)
         return replay(snapshot)
 
     def judged(_champion: Any) -> Verdict:
@@ -119,8 +120,8 @@ def test_a_permit_that_goes_while_the_version_is_verified_is_missed_too(
 
     if mode == "always":
         monkeypatch.setattr(Snapshot, "replay", taken_away)
-    with pytest.raises(NoPermit):
-        deliver(versions, 2, mode, judged, Events(None, permit))
+    with pytest.raises(RunAbandoned):
+        deliver(versions, 2, mode, judged, EventWriter(None, fencing_file))
     assert versions.live() == 1
 
 

@@ -16,7 +16,7 @@ from model_store import LiveVersionChanged, Snapshot, Store
 from sgformer import Graph
 from tests.training.samples import config, labelled
 from training import publish, refresh
-from training.cli.events import Events
+from training.cli.events import EventWriter
 from training.data.labelled import TEST, TRAIN, UNUSED, LabelledGraph
 from training.fit.loop import TrainingConfig, train
 from training.release.delivery import deliver
@@ -153,7 +153,7 @@ def test_a_version_that_goes_live_during_the_comparison_is_compared_with_too(sto
             versions.activate(2)  # as another process would
         return Verdict(True, "so says the test", seen[-1])
 
-    assert deliver(versions, 3, "if_better", activate_another, Events())["live"]
+    assert deliver(versions, 3, "if_better", activate_another, EventWriter())["live"]
     assert seen == [1, 2]
     assert versions.live() == 3
     with pytest.raises(LiveVersionChanged):
@@ -167,7 +167,7 @@ def test_a_store_that_cannot_be_pruned_does_not_fail_the_run(
         publish_trained(store, data, seed)
     versions = store.model("demo")
     (versions.folder / "CURRENT").write_text("garbage")
-    result = deliver(versions, 2, "never", lambda _: Verdict(False, "not needed"), Events(), keep=1)
+    result = deliver(versions, 2, "never", lambda _: Verdict(False, "not needed"), EventWriter(), keep=1)
     assert (result, versions.versions()) == ({"live": False}, [1, 2])
     assert "old versions of demo are not removed: CURRENT: holds 'garbage'" in capsys.readouterr().err
 

@@ -22,7 +22,7 @@ from sgformer.request_time.inference import InferenceModel
 from sgformer.request_time.layers import GraphLayer
 from tests.training.samples import labelled
 from training.__main__ import main
-from training.cli.events import Pace
+from training.cli.events import EpochPace
 from training.data.splits import steady_split
 from training.data.user_data import read_user_data
 
@@ -147,7 +147,7 @@ def test_a_new_version_is_hashed_again_only_when_it_goes_live(tmp_path: Path, mo
 
 def test_a_run_of_a_million_epochs_writes_few_events() -> None:
     clock = itertools.count(0, 0.003)
-    pace = Pace(lambda: next(clock))
+    pace = EpochPace(lambda: next(clock))
     assert 300 < sum(pace.due() for _ in range(1_000_000)) < 1000
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from model_store import DataError
+from model_store.run_contract import dataset_descriptions
 from training.data.datasets import digits, npz_files, ogbn, planetoid, pokec, synthetic
 from training.data.labelled import LabelledGraph
 
@@ -35,9 +35,7 @@ LOADERS: dict[str, Loader] = {
     "pokec": pokec.load,
     "synthetic": synthetic.load,
 }
-# The list is a separate file, because the service reads it and must not import training.
-_LISTED = tomllib.loads((Path(__file__).parent / "datasets.toml").read_text())
-DATASETS: dict[str, Dataset] = {name: Dataset(LOADERS[name], **about) for name, about in _LISTED.items()}
+DATASETS: dict[str, Dataset] = {name: Dataset(LOADERS[name], **about) for name, about in dataset_descriptions().items()}
 
 
 def data_root() -> Path:

@@ -1,7 +1,8 @@
-"""/admin: retraining jobs, and which version is live. `security` checks the token before a request gets here."""
+"""The routes of /admin: retraining jobs, and which version is live. `security` has checked the token already."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header
@@ -11,10 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from model_store import ModelVersions, SnapshotError, StoreError
 from service.http.errors import Refusal
-from service.jobs.catalogue import Catalogue
-from service.jobs.record import Job
-from service.jobs.runner import Runner
-from service.jobs.stream import EventStream
+from service.http.event_stream import EventStream
+from service.jobs.job import Job
+from service.jobs.job_service import JobService
 from service.jobs.submission import Submission
 from service.rollout.rollout import Rollout
 
@@ -55,44 +55,44 @@ class LiveVersion(BaseModel):
     before: int | None
 
 
-def admin_pages(runner: Runner | None, catalogue: Catalogue, rollout: Rollout) -> APIRouter:
-    """`runner` is None if /admin is off: then no request gets here, and the OpenAPI document still describes it."""
+def admin_routes(service: JobService | None, data_root: Path, rollout: Rollout) -> APIRouter:
+    """`service` is None if /admin is off: then requests are refused earlier, and OpenAPI still describes the routes."""
     router = APIRouter(prefix="/admin", tags=["admin"])
     _add_models(router, rollout)
 
-    def jobs_of() -> Runner:
-        if runner is None:
+    def job_service() -> JobService:
+        if service is None:
             raise Refusal("not_found", "the admin endpoints are off (SGF_ADMIN_TOKEN)")
-        return runner
+        return service
 
-    # Not async: they read files or Redis, so FastAPI runs them in threads.
+    # Not async: the functions read files or Redis, so FastAPI runs them in threads.
     @router.post(
         "/retrain", status_code=202, summary="Submit a retraining; returns its job.", response_model_exclude_none=True
     )
     def retrain(submission: Submission, idempotency_key: IdempotencyKey = None) -> Submitted:
-        submission.check(catalogue)
+        submission.check(data_root)
         try:
             model = rollout.versions().name
         except StoreError as error:
             raise Refusal("conflict", f"the model to retrain is unknown: {error}") from None
-        workers = jobs_of().ledger.workers()  # before the job is accepted: this may fail
-        submitted = jobs_of().submit(submission, model, idempotency_key)
+        workers = job_service().ledger.workers()  # before the job is accepted: this may fail
+        submitted = job_service().submit(submission, model, idempotency_key)
         return Submitted(job=submitted.id, **_waiting(submitted, workers))
 
     @router.get("/jobs", summary="All recorded retrainings.")
     def jobs() -> Jobs:
-        return Jobs(jobs=jobs_of().ledger.jobs())
+        return Jobs(jobs=job_service().ledger.jobs())
 
     @router.get("/jobs/{job_id}", summary="One retraining: state, epoch, scores, verdict, lineage, log.")
     def job(job_id: JobId) -> JobShown:
-        ledger = jobs_of().ledger
+        ledger = job_service().ledger
         job = ledger.get(job_id)
         waiting = _waiting(job, ledger.workers()) if job.state == "queued" else {}
         return JobShown(**job.model_dump(), **waiting, log_tail=ledger.log_tail(job_id))
 
     @router.post("/jobs/{job_id}/cancel", summary="Stop a retraining, or take it out of the queue.")
     def cancel(job_id: JobId) -> Job:
-        return jobs_of().cancel(job_id)
+        return job_service().cancel(job_id)
 
     @router.get(
         "/jobs/{job_id}/events",
@@ -103,8 +103,8 @@ def admin_pages(runner: Runner | None, catalogue: Catalogue, rollout: Rollout) -
     def events(
         job_id: JobId, last_event_id: Annotated[int, Header(ge=0, lt=2**31, description="resume after this event")] = 0
     ) -> StreamingResponse:
-        jobs_of().ledger.get(job_id)  # refuses an unknown job before the stream begins
-        return EventStream(jobs_of().ledger, job_id, last_event_id)
+        job_service().ledger.get(job_id)  # refuses an unknown job before the stream begins
+        return EventStream(job_service().ledger, job_id, last_event_id)
 
     return router
 

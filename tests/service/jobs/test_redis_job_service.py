@@ -1,4 +1,4 @@
-"""What the service makes of jobs that workers train: counts, and what it learns of one that it gave up."""
+"""The job service with Redis: counting, abandoned jobs, and leftover folders."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import pytest
 from redis import Redis
 
 from model_store import Store
-from service.jobs.local import FOLDER
-from service.jobs.record import Job
+from service.jobs.job import Job
+from service.jobs.job_folder import FENCING_FILE, FOLDER, LOCK
+from service.jobs.job_service import JobService
 from service.jobs.redis_ledger import PREFIX, RedisLedger
-from service.jobs.redis_runner import RedisRunner
 from service.jobs.submission import Submission
-from service.jobs.training_process import FENCING_FILE, LOCK
 from service.jobs.worker import Worker
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
@@ -31,58 +30,60 @@ def settings(server: RedisServer, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def runner(settings: Settings, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> RedisRunner:
-    monkeypatch.setattr("service.jobs.redis_runner.ABANDONED_SECONDS", -1.0)
-    return RedisRunner(settings, Metrics())
+def service(settings: Settings, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> JobService:
+    monkeypatch.setattr("service.jobs.worker_watch.ABANDONED_SECONDS", -1.0)
+    return JobService(settings, Metrics())
 
 
-def given_up(runner: RedisRunner, ledger: RedisLedger, redis: Redis) -> Job:
-    job = runner.submit(Submission(recipe="digits"), "demo", None)
+def abandon_job(service: JobService, ledger: RedisLedger, redis: Redis) -> Job:
+    job = service.submit(Submission(recipe="digits"), "demo", None)
     assert ledger.claim() is not None
     redis.delete(f"{PREFIX}beat:{job.id}")
-    runner.advance()
-    return runner.ledger.get(job.id)
+    service.advance()
+    return service.ledger.get(job.id)
 
 
-def test_what_a_training_did_after_it_was_given_up_is_in_its_record(
-    runner: RedisRunner, settings: Settings, redis: Redis, tmp_path: Path
+def test_the_record_of_an_abandoned_job_shows_what_its_training_published(
+    service: JobService, settings: Settings, redis: Redis, tmp_path: Path
 ) -> None:
-    job = given_up(runner, RedisLedger(settings), redis)
+    job = abandon_job(service, RedisLedger(settings), redis)
     assert (job.state, job.given_up, job.version, job.live) == ("failed", True, None, False)
-    weak_model(settings.store, tmp_path / "data", job=job.id, activate=False)  # it was past the last question
-    runner.advance()
-    found = runner.ledger.get(job.id)
-    assert (found.state, found.version, found.live) == ("failed", 2, False)
+    weak_model(settings.store, tmp_path / "data", job=job.id, activate=False)  # after its last check of the fencing file
+    service.advance()
+    record = service.ledger.get(job.id)
+    assert (record.state, record.version, record.live) == ("failed", 2, False)
     versions = Store(settings.store).model("demo")
-    assert found.snapshot == versions.manifest(2).snapshot
+    assert record.snapshot == versions.manifest(2).snapshot
     versions.activate(2)
-    runner.advance()
-    found = runner.ledger.get(job.id)
-    assert (found.state, found.error, found.version, found.live) == ("failed", job.error, 2, True)
+    service.advance()
+    record = service.ledger.get(job.id)
+    assert (record.state, record.error, record.version, record.live) == ("failed", job.error, 2, True)
 
 
 def test_a_job_that_went_live_before_its_worker_died_has_succeeded(
-    runner: RedisRunner, settings: Settings, redis: Redis, tmp_path: Path
+    service: JobService, settings: Settings, redis: Redis, tmp_path: Path
 ) -> None:
     ledger = RedisLedger(settings)
-    job = runner.submit(Submission(recipe="digits"), "demo", None)
+    job = service.submit(Submission(recipe="digits"), "demo", None)
     assert ledger.claim() is not None
     weak_model(settings.store, tmp_path / "data", job=job.id)
     redis.delete(f"{PREFIX}beat:{job.id}")
-    runner.advance()
-    found = runner.ledger.get(job.id)
-    assert (found.state, found.error, found.version, found.live) == ("succeeded", None, 2, True)
+    service.advance()
+    record = service.ledger.get(job.id)
+    assert (record.state, record.error, record.version, record.live) == ("succeeded", None, 2, True)
 
 
-def test_every_state_is_counted_once_though_nobody_looked(server: RedisServer, settings: Settings, redis: Redis) -> None:
+def test_every_state_is_counted_once_by_several_services(server: RedisServer, settings: Settings, redis: Redis) -> None:
     ledger = RedisLedger(settings)
-    services = [RedisRunner(settings, Metrics()) for _ in range(2)]
+    services = [JobService(settings, Metrics()) for _ in range(2)]
 
     def counted() -> dict[str, float]:
-        pages = [one._metrics.registry for one in services]
+        registries = [service._metrics.registry for service in services]
         states = ("queued", "running", "succeeded", "cancelled")
         return {
-            state: sum(one.get_sample_value("sgf_retrain_jobs_total", {"state": state}) or 0.0 for one in pages)
+            state: sum(
+                registry.get_sample_value("sgf_retrain_jobs_total", {"state": state}) or 0.0 for registry in registries
+            )
             for state in states
         }
 
@@ -90,7 +91,7 @@ def test_every_state_is_counted_once_though_nobody_looked(server: RedisServer, s
     assert services[1].submit(Submission(recipe="digits"), "demo", "key").id == job.id
     assert counted()["queued"] == 1, "at once"
     ledger.cancel(job.id)
-    ledger.add(Job.new("demo", {}), None, "digest")  # by a service that died before it could count
+    ledger.add(Job.new("demo", {}), None)  # by a service that died before it counted the job
     running = ledger.claim()
     assert running is not None
     ledger.report(running.ended("succeeded"), [], "")
@@ -99,28 +100,28 @@ def test_every_state_is_counted_once_though_nobody_looked(server: RedisServer, s
     assert counted() == {"queued": 2, "running": 1, "succeeded": 1, "cancelled": 1}
 
 
-def test_what_a_dead_worker_left_is_cleared_away(runner: RedisRunner, settings: Settings, redis: Redis) -> None:
-    job = given_up(runner, RedisLedger(settings), redis)
+def test_folders_of_dead_workers_are_removed(service: JobService, settings: Settings, redis: Redis) -> None:
+    job = abandon_job(service, RedisLedger(settings), redis)
     folders = {name: settings.store / FOLDER / name for name in (job.id, "forgotten", "trains", "local")}
     for folder in folders.values():
         folder.mkdir(parents=True)
         (folder / LOCK).touch()
         (folder / FENCING_FILE).touch()
-    (folders["local"] / FENCING_FILE).unlink()  # not of Redis: another runner's to clear
+    (folders["local"] / FENCING_FILE).unlink()  # of a local job: another service removes it
     with (folders["trains"] / LOCK).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        runner.advance()
+        service.advance()
     assert {name for name, folder in folders.items() if folder.exists()} == {"trains", "local"}
 
 
-def test_a_training_that_cannot_be_started_leaves_nothing(
-    runner: RedisRunner, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_training_that_does_not_start_leaves_no_folder(
+    service: JobService, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
-    job = runner.submit(Submission(data="graph.npz"), "demo", None)
+    job = service.submit(Submission(data="graph.npz"), "demo", None)
     Worker(replace(settings, data_root=tmp_path / "data")).run(burst=True)
-    found = runner.ledger.get(job.id)
-    assert (found.state, found.error) == ("failed", "the training did not start: No such file or directory")
+    record = service.ledger.get(job.id)
+    assert (record.state, record.error) == ("failed", "the training did not start: No such file or directory")
     assert not (settings.store / FOLDER / job.id).exists()
 
 
@@ -137,9 +138,9 @@ def test_a_forged_request_in_redis_is_checked_like_one_over_http(
     settings: Settings, redis: Redis, tmp_path: Path, request_: dict[str, str], error: str
 ) -> None:
     ledger = RedisLedger(settings)
-    job = ledger.add(Job.new("demo", request_), None, "digest")
+    job = ledger.add(Job.new("demo", request_), None)
     Worker(replace(settings, data_root=tmp_path / "data")).run(burst=True)
-    found = ledger.get(job.id)
-    assert found.state == "failed"
-    assert found.error is not None
-    assert found.error.startswith(error)
+    record = ledger.get(job.id)
+    assert record.state == "failed"
+    assert record.error is not None
+    assert record.error.startswith(error)

@@ -1,4 +1,4 @@
-"""The events of a job as server-sent events, which a browser or `curl -N` reads, until the job has ended."""
+"""Server-sent events: the events of a job, until the job has ended. A browser or `curl -N` reads them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import ClassVar
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from service.http.errors import Refusal
-from service.jobs.progress import event_in
-from service.jobs.record import Job
-from service.jobs.runner import Ledger, Line, Place
+from model_store.run_contract import RunEvent
+from service.http.errors import Refusal, refusal_for
+from service.jobs.job import Job
+from service.jobs.job_folder import EventLine, Position
+from service.jobs.ledger import JobError, Ledger
 
 POLL_SECONDS, KEEP_ALIVE_SECONDS = 0.5, 15.0
-MAX_STREAMS = 32
-"""Of one worker. Each stream takes a thread twice a second, and /admin and /models use the same threads."""
+MAX_STREAMS = 32  # per worker: each stream takes a thread twice a second, and /admin and /models use the same threads
 
 
 class EventStream(StreamingResponse):
@@ -40,17 +40,18 @@ class EventStream(StreamingResponse):
 
 
 async def events(ledger: Ledger, job_id: str, last_event_id: int) -> AsyncIterator[str]:
-    """Past events first, without those up to `last_event_id`. The last event, `end`, has the job itself."""
-    place, sent_at = Place(), time.monotonic()
+    """All events after `last_event_id`, from the first one on. The data of the last event, `end`, is the job."""
+    position, sent_at = Position(), time.monotonic()
     while True:
         try:
-            job, lines = await asyncio.to_thread(_poll, ledger, job_id, place)
-        except Refusal as refusal:
-            yield _event("error", json.dumps(refusal.body()))
+            job, lines = await asyncio.to_thread(_poll, ledger, job_id, position)
+        except JobError as error:
+            yield _event("error", json.dumps(refusal_for(error).body()))
             return
-        for place, text in lines:
-            if place.number > last_event_id:
-                yield _event(_name(text), text, place.number)
+        for position, text in lines:
+            if position.number > last_event_id:
+                event = RunEvent.parse(text)  # None: a full disk truncated the line, or another program wrote it to Redis
+                yield _event(event.NAME if event else "message", text, position.number)
                 sent_at = time.monotonic()
         if not job.active:
             yield _event("end", job.model_dump_json())
@@ -61,18 +62,12 @@ async def events(ledger: Ledger, job_id: str, last_event_id: int) -> AsyncIterat
         await asyncio.sleep(POLL_SECONDS)
 
 
-def _poll(ledger: Ledger, job_id: str, after: Place) -> tuple[Job, list[Line]]:
+def _poll(ledger: Ledger, job_id: str, after: Position) -> tuple[Job, list[EventLine]]:
     job = ledger.get(job_id)  # before its events: after the end of the job, no event follows
     return job, ledger.events(job_id, after)
 
 
-def _name(text: str) -> str:
-    """`message` for a line without a valid name: a full disk truncated it, or another program wrote it into Redis."""
-    name = str(event_in(text).get("event", ""))
-    return name if name.isidentifier() else "message"
-
-
 def _event(name: str, data: str, number: int | None = None) -> str:
-    identity = "" if number is None else f"id: {number}\n"
+    id_field = "" if number is None else f"id: {number}\n"
     one_line = data.replace("\r", " ").replace("\n", " ")  # a line break would begin another field
-    return f"{identity}event: {name}\ndata: {one_line}\n\n"
+    return f"{id_field}event: {name}\ndata: {one_line}\n\n"

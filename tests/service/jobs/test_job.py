@@ -1,4 +1,4 @@
-"""The record of a job accepts the names of models that the store accepts."""
+"""A job record accepts the same model names as the store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from model_store import InvalidName
 from model_store.format.layout import checked_model
-from service.jobs.record import Job
+from service.jobs.job import Job
 
 
 @pytest.mark.parametrize("name", ["a", "0", "a-b_c", "a" * 64])

@@ -1,0 +1,125 @@
+"""Submits, cancels and advances jobs. Of all service workers on a store, one thread advances them: the leader."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from model_store.versions.locks import exclusive_unless_held
+from service.jobs.job import Job, State
+from service.jobs.job_folder import FOLDER
+from service.jobs.ledger import JobsUnavailable, Ledger
+from service.jobs.redaction import Redaction
+from service.jobs.sqlite_ledger import SqliteLedger
+from service.jobs.submission import Submission
+from service.jobs.trainer import Trainer
+from service.redis_connection import Backoff
+from service.settings import Settings
+from service.telemetry.metrics import Metrics
+
+LOG = logging.getLogger("service.jobs")
+LEADER_LOCK = "attendant.lock"  # the name of earlier versions: with another one, an upgrade could have two leaders
+BUSY_SECONDS, IDLE_SECONDS, MEASURE_SECONDS, ELECTION_SECONDS = 0.1, 0.5, 0.5, 1.0
+
+
+class JobService:
+    """One instance per service worker. Only the leader's instance advances jobs; the others submit, cancel and read."""
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._counted: set[tuple[str, str]] = set()
+        self._measure_at = 0.0
+        self.ledger: Ledger
+        self._step: Callable[[], bool]
+        if settings.jobs_in_redis:
+            from service.jobs.redis_ledger import RedisLedger  # here, because importing redis takes 0.1 s
+            from service.jobs.worker_watch import WorkerWatch
+
+            self.ledger = ledger = RedisLedger(settings)
+            self._step = WorkerWatch(settings, ledger).step
+        else:
+            self.ledger = SqliteLedger(settings.store / FOLDER / "jobs.sqlite", Redaction.of(settings))
+            self._step = Trainer(settings, self.ledger).step
+
+    def submit(self, submission: Submission, model: str, key: str | None) -> Job:
+        """Raises JobConflict as `Ledger.add` does."""
+        return self._count_now(self.ledger.add(Job.new(model, submission.content()), key))
+
+    def cancel(self, job_id: str) -> Job:
+        """Raises JobConflict as `Ledger.cancel` does."""
+        return self._count_now(self.ledger.cancel(job_id))
+
+    def advance(self) -> bool:
+        """One step of the leader. Returns True while a training needs frequent steps."""
+        busy = self._step()
+        if busy and time.monotonic() < self._measure_at:
+            return True
+        self._measure_at = time.monotonic() + MEASURE_SECONDS
+        jobs = self.ledger.jobs()
+        self._metrics.retrain_workers.set(self.ledger.workers())
+        self._metrics.retrain_waiting.set(sum(job.state == "queued" for job in jobs))
+        self._metrics.retrain_epoch.set(max((job.epoch for job in jobs if job.state == "running"), default=0))
+        for job in jobs:
+            self._count(job)
+        return busy
+
+    def _count_now(self, job: Job) -> Job:
+        with suppress(JobsUnavailable):  # the leader counts the job later
+            self._count(job)
+        return job
+
+    def _count(self, job: Job) -> None:
+        """Counts each state of a job once over all services: `sgf-worker` changes states too, and has no metrics.
+
+        Includes the earlier states, which may have passed between two steps of the leader.
+        """
+        states: tuple[State, ...] = ("queued", job.state) if job.started_at is None else ("queued", "running", job.state)
+        for state in dict.fromkeys(states):
+            if (job.id, state) not in self._counted:
+                if self.ledger.count_once(job.id, state):
+                    self._metrics.job_entered(job.model_copy(update={"state": state}))
+                self._counted.add((job.id, state))
+
+
+class Leader:
+    """Holds a file lock in the store. The kernel releases the lock when its holder dies; then another Leader takes over."""
+
+    def __init__(self, service: JobService, settings: Settings) -> None:
+        self._service, self._lock = service, settings.store / FOLDER / LEADER_LOCK
+        self._stopping = threading.Event()
+        self._backoff = Backoff(1.0, 10.0)
+        self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """A local training continues, and the next leader adopts it."""
+        self._stopping.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._lock.parent.mkdir(parents=True, exist_ok=True)
+                self._lock.touch()
+                with exclusive_unless_held(self._lock) as elected:
+                    while elected and not self._stopping.is_set():
+                        self._stopping.wait(self._advance())
+            except OSError as error:
+                LOG.warning("cannot lock the jobs of the store (%s); retrying in %g s", error, ELECTION_SECONDS)
+            self._stopping.wait(ELECTION_SECONDS)
+
+    def _advance(self) -> float:
+        """Returns how long to wait before the next step."""
+        try:
+            busy = self._service.advance()
+        except Exception as error:  # a defect or a failing disk must not end the thread
+            expected = isinstance(error, JobsUnavailable)
+            LOG.warning("jobs: %s; retrying in %g s", error, self._backoff.grow(), exc_info=not expected)
+            return self._backoff.seconds
+        self._backoff.reset()
+        return BUSY_SECONDS if busy else IDLE_SECONDS

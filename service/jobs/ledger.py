@@ -1,0 +1,114 @@
+"""The ledger of jobs: what both implementations (`sqlite_ledger`, `redis_ledger`) share, and the errors of jobs.
+
+JobError: `service.http.errors` maps its subclasses to responses, and its `details` to details of the response
+- InvalidSubmission: the request to retrain cannot be run
+- UnknownJob: there is no job with this id
+- JobConflict: another job, or the state of this job, does not permit the request
+- JobsUnavailable: the records cannot be read or written now
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from service.jobs.job import Job, State
+from service.jobs.job_folder import EventLine, Position
+
+KEPT_JOBS = 200
+
+
+class JobError(Exception):
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class InvalidSubmission(JobError): ...  # noqa: N818  # named as the errors of model_store are
+
+
+class UnknownJob(JobError): ...  # noqa: N818
+
+
+class JobConflict(JobError): ...  # noqa: N818
+
+
+class JobsUnavailable(JobError): ...  # noqa: N818
+
+
+class Ledger(ABC):
+    """Job records. Methods may block. They raise UnknownJob, and JobsUnavailable if the records are unavailable."""
+
+    @abstractmethod
+    def add(self, job: Job, key: str | None) -> Job:
+        """Adds a job, or returns the job of the same request that was added with this idempotency key before.
+
+        Raises JobConflict if the key was used for another request, or if the model has an active job.
+        """
+
+    @abstractmethod
+    def get(self, job_id: str) -> Job: ...
+
+    @abstractmethod
+    def jobs(self) -> list[Job]:
+        """Newest first."""
+
+    @abstractmethod
+    def update(self, job_id: str, change: Callable[[Job], Job]) -> Job:
+        """Changes a record atomically. `change` may be called again, and may raise."""
+
+    @abstractmethod
+    def report(self, job: Job, lines: list[str], log_tail: str) -> bool:
+        """Writes the state of a running job with all its events. Returns whether its training must stop."""
+
+    @abstractmethod
+    def workers(self) -> int:
+        """The number of connected processes that can train."""
+
+    @abstractmethod
+    def events(self, job_id: str, after: Position) -> list[EventLine]: ...
+
+    @abstractmethod
+    def log_tail(self, job_id: str) -> str: ...
+
+    @abstractmethod
+    def count_once(self, job_id: str, state: State) -> bool:
+        """True for the first of all processes that calls this for a state of a job."""
+
+    def claim(self) -> Job | None:
+        """Starts the job that has waited longest. None if no job waits."""
+        for waiting in reversed(self.jobs()):
+            if waiting.state == "queued":
+                with suppress(JobConflict, UnknownJob):  # another worker was faster, or the job was cancelled
+                    return self.update(waiting.id, _start)
+        return None
+
+    def cancel(self, job_id: str) -> Job:
+        """Ends a queued job. Requests the end of a running one. Raises JobConflict if the job has ended otherwise."""
+        return self.update(job_id, _cancel)
+
+
+def _start(job: Job) -> Job:
+    if job.state != "queued":
+        raise JobConflict(f"job {job.id} is not queued but {job.state}")
+    return job.started()
+
+
+def _cancel(job: Job) -> Job:
+    if job.state == "running":
+        return job.model_copy(update={"cancel_requested": True})
+    if job.state not in ("queued", "cancelled"):
+        raise JobConflict(f"job {job.id} has {job.state} already", job=job.id, state=job.state)
+    return job.ended("cancelled") if job.active else job
+
+
+def check_addition(job: Job, key: str | None, same_key: Job | None, active: Job | None) -> Job | None:
+    """What `Ledger.add` returns or raises because of earlier jobs: the one with the same key, and the active one."""
+    if same_key is not None and same_key.request != job.request:
+        raise JobConflict(f"the key {key!r} was used for another request", job=same_key.id)
+    if same_key is None and active is not None and active.active:
+        message = f"job {active.id} of {job.model} is not done yet; a model has one job at a time"
+        raise JobConflict(message, job=active.id)
+    return same_key

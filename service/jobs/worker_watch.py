@@ -1,0 +1,72 @@
+"""The service's watch over jobs that `sgf-worker` processes train: it abandons the jobs of lost workers."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from contextlib import suppress
+
+from model_store import Store, StoreError
+from service.jobs.job import Job
+from service.jobs.job_folder import FENCING_FILE, FOLDER, LOCK, is_held
+from service.jobs.redis_ledger import RedisLedger
+from service.jobs.supervision import succeed_if_live, with_published_version
+from service.settings import Settings
+
+LOG = logging.getLogger("service.jobs")
+ABANDONED_SECONDS = 10.0
+
+
+class WorkerWatch:
+    def __init__(self, settings: Settings, ledger: RedisLedger) -> None:
+        self._settings, self._ledger = settings, ledger
+        self._silent_since: dict[str, float] = {}
+        self._store_states: dict[str, object] = {}
+
+    def step(self) -> bool:
+        """Returns False: the workers take the frequent steps."""
+        jobs = self._ledger.jobs()
+        for job in jobs:
+            if job.state == "running" and self._is_silent(job):
+                self._abandon(job)
+            elif job.given_up:
+                self._amend(job)
+        self._remove_leftovers(jobs)
+        return False
+
+    def _is_silent(self, job: Job) -> bool:
+        """True if the worker has sent no heartbeat for ABANDONED_SECONDS while Redis answered."""
+        if self._ledger.has_heartbeat(job.id):
+            self._silent_since.pop(job.id, None)
+            return False
+        return time.monotonic() - self._silent_since.setdefault(job.id, time.monotonic()) > ABANDONED_SECONDS
+
+    def _abandon(self, job: Job) -> None:
+        self._silent_since.pop(job.id, None)
+        reason = f"no heartbeat of its worker for {ABANDONED_SECONDS:g} s: the worker was killed, or cannot reach Redis"
+        failed = job.ended("failed", reason).model_copy(update={"given_up": True})
+        if self._ledger.abandon(succeed_if_live(failed, self._settings)).given_up:
+            LOG.error("job %s of %s is abandoned: %s", job.id, job.model, reason)
+
+    def _amend(self, job: Job) -> None:
+        """Records what an abandoned training published: it may have passed its last check of the fencing file."""
+        with suppress(StoreError, OSError):
+            versions = Store(self._settings.store).model(job.model)
+            store_state = versions.versions(), versions.live()
+            if self._store_states.get(job.id) != store_state:
+                self._ledger.update(job.id, lambda stored: with_published_version(stored, self._settings))
+                self._store_states[job.id] = store_state
+
+    def _remove_leftovers(self, jobs: list[Job]) -> None:
+        """Removes the folders of ended jobs whose worker was killed or is lost, the fencing file first.
+
+        Redis may have lost the record of a running job: its folder stays while its training holds the lock.
+        """
+        active = {job.id: job.active for job in jobs}
+        for fencing_file in (self._settings.store / FOLDER).glob(f"*/{FENCING_FILE}"):
+            folder = fencing_file.parent
+            if active.get(folder.name) or (folder.name not in active and is_held(folder / LOCK)):
+                continue
+            fencing_file.unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
