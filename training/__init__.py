@@ -1,5 +1,18 @@
-"""Data -> trained model -> snapshot. Imports sgformer and model_store."""
+"""Data -> trained model -> snapshot. Imports sgformer and model_store.
 
-from training.release.publishing import publish, refresh
+Importing this package loads no torch; its functions do.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from training.release.publishing import publish, refresh
 
 __all__ = ["publish", "refresh"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module("training.release.publishing"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

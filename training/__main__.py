@@ -19,6 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+import training.cli.requirements  # noqa: F401  # first: it ends the program if the packages of training are missing
+
+# isort: split
 from model_store import StoreError
 from model_store.cli.flags import at_least_one, default_model, default_store
 from sgformer import ConfigError, SgformerError
