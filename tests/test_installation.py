@@ -120,7 +120,7 @@ def test_a_command_that_needs_no_extra_shows_its_help(installation: Installation
 def test_training_names_the_extra_that_it_needs(installation: Installation, arguments: tuple[str, ...]) -> None:
     done = installation.run("sgf-train", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"sgf-train: training needs torch, sklearn, tqdm: {EXTRA}\n"
+    assert done.stderr == f"sgf-train: training needs torch, sklearn, tqdm: {EXTRA}, or make install in a clone\n"
 
 
 def test_the_demo_is_served_and_the_client_asks_it(installation: Installation) -> None:

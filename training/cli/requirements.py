@@ -13,5 +13,6 @@ PACKAGES = ("torch", "sklearn", "tqdm")
 
 missing = [package for package in PACKAGES if find_spec(package) is None]
 if missing:
-    sys.stderr.write(f"sgf-train: training needs {', '.join(missing)}: pip install 'sgformer-serving[train]'\n")
+    how = "pip install 'sgformer-serving[train]', or make install in a clone"
+    sys.stderr.write(f"sgf-train: training needs {', '.join(missing)}: {how}\n")
     sys.exit(2)
