@@ -1,4 +1,4 @@
-"""Every version that constraints.txt pins can be installed on every supported Python, not only on the Python of this test."""
+"""Every version that constraints.txt pins can be installed on every supported Python, not only on this one."""
 
 from __future__ import annotations
 
