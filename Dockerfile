@@ -8,7 +8,7 @@
 # DEBIAN. Python is what the mirrors have on the day of the build, as they keep no older one; `docker build --no-cache` takes a later one.
 ARG DEBIAN=12.12-slim
 # Of pyproject.toml, for the labels.
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 
 FROM debian:${DEBIAN} AS python
 # hadolint ignore=DL3008

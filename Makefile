@@ -2,20 +2,34 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help run test check fuzz soak verify-deploy docs bench clean
+.PHONY: help install run demo-snapshot test check coverage verify-install fuzz soak verify-deploy docs bench clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
-.venv/.installed: pyproject.toml constraints.txt
+# What serving needs. The second stamp is for everything: training, tests and documentation.
+.venv/.serving: pyproject.toml constraints.txt
+	@echo "Installing what serving needs into .venv (about 30 packages, no torch) ..."
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,train,dev,docs]'
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
-run: .venv/.installed  ## train the demo model if there is none, and serve it on port 8000
-	@test -e $(or $(SGF_STORE),var/models)/digits/CURRENT || $(BIN)/python -m training --recipe digits --activate
-	$(BIN)/python -m service --model digits
+.venv/.installed: pyproject.toml constraints.txt
+	@echo "Installing everything into .venv (torch is 200 MB or more) ..."
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,train,dev,docs]'
+	@touch .venv/.serving $@
+
+install: .venv/.installed  ## everything into .venv: serving, training, tests, documentation
+
+run: .venv/.serving  ## serve the demo model on port 8000 (SGF_PORT); needs no training
+	$(BIN)/sgf-serve --demo
+
+demo-snapshot: .venv/.installed  ## train the demo again and pack it as service/demo.zip
+	rm -rf build/demo
+	OMP_NUM_THREADS=1 $(BIN)/python -m training --recipe digits --store build/demo --no-checkpoint --quiet
+	$(BIN)/python -m service.demo --pack build/demo/digits/1
 
 test: check  ## lint, type-check, run every test
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
@@ -24,6 +38,12 @@ check: .venv/.installed  ## lint and type-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+coverage: .venv/.installed  ## every test, and which lines it runs: build/coverage/index.html
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered --cov-report=html
+
+verify-install: .venv/.installed  ## install into an empty environment per Python on this machine, and use every command there
+	VERIFY_INSTALL=1 $(BIN)/pytest tests/test_installation.py
 
 fuzz: .venv/.installed  ## the exactness properties on 5,000 fresh random cases each
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest -n 2 tests/sgformer/request_time/test_exactness.py
@@ -45,4 +65,4 @@ bench: .venv/.installed  ## measure against peers and floors: docs/benchmarks.md
 	$(BIN)/python -m benchmarks $(ROOM)
 
 clean:  ## remove the environment and everything generated
-	rm -rf .venv var build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv var build .coverage *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,7 @@
-"""Train PyTorch Geometric's own SGFormer, then hand it to this project: python examples/import_from_pyg.py FOLDER
+"""Train PyTorch Geometric's own SGFormer and export it for this project: python examples/import_from_pyg.py FOLDER
 
 Writes FOLDER/weights.safetensors and FOLDER/graph.npz, and the log-probabilities that PyG's model gives for every node.
-Then `sgf-models import` makes a snapshot of them that answers as PyG does, and for new nodes too.
+Then `sgf-models import` publishes a snapshot with the same predictions, which also serves new nodes.
 """
 
 import sys

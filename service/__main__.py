@@ -1,6 +1,7 @@
 """sgf-serve: the HTTP service.
 
     sgf-serve --store var/models --port 8000 --workers 2
+    sgf-serve --demo                                         serves the model that ships with the package
     sgf-serve --check                                        prints every setting as it would be used, and exits
 
 Every flag is also an environment variable SGF_*; a flag wins. exit codes: 0 done · 1 failed · 2 wrong usage or setting
@@ -19,6 +20,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from service import demo
 from service.settings import THREAD_LIMITS, Settings, SettingsError, table, variable
 
 if TYPE_CHECKING:
@@ -34,15 +36,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = {field.name: getattr(options, field.name) for field in fields(Settings)}
     if options.table:
         return _shown(table().rstrip())
+    if options.demo:
+        if options.model not in (None, demo.MODEL):
+            return _wrong_usage(f"--demo serves the model {demo.MODEL}; leave out --model {options.model}")
+        given["model"] = demo.MODEL
     try:
         settings = Settings.from_env(**given)
     except SettingsError as error:
-        print(f"sgf-serve: {error}", file=sys.stderr)
-        return 2
+        return _wrong_usage(str(error))
     if options.check:
         return _shown("\n".join(f"{name}={value}" for name, value in settings.resolved().items()))
     os.environ |= {variable(name): value for name, value in given.items() if value}  # for the workers
-    return serve(settings)
+    return serve(settings, options.demo)
+
+
+def _wrong_usage(message: str) -> int:
+    print(f"sgf-serve: {message}", file=sys.stderr)
+    return 2
 
 
 def _shown(text: str) -> int:
@@ -52,9 +62,11 @@ def _shown(text: str) -> int:
     return 0
 
 
-def serve(settings: Settings) -> int:
+def serve(settings: Settings, with_demo: bool = False) -> int:
     for name in THREAD_LIMITS:
         os.environ[name] = os.environ.get(name) or "1"  # rows are few, and workers share the cores; before numpy is imported
+    if with_demo and not _install_demo(settings):
+        return 1
     import uvicorn
 
     from service.telemetry import logs
@@ -85,6 +97,18 @@ def serve(settings: Settings) -> int:
     return 0
 
 
+def _install_demo(settings: Settings) -> bool:
+    from model_store import StoreError
+
+    try:
+        demo.install_demo(settings.store)
+    except (StoreError, OSError) as error:
+        print(f"sgf-serve: the demo cannot be installed into the store: {error}", file=sys.stderr)
+        return False
+    demo.announce_when_ready(settings.host, settings.port)
+    return True
+
+
 def _allow_files(connections: int) -> None:
     """Every connection is an open file; without this the system's default of 1,024 would come first."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -104,6 +128,7 @@ def _end(folder: Path, writer: LogWriter) -> NoReturn:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("sgf-serve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--demo", action="store_true", help="install the demo model if the store lacks it, and serve it")
     parser.add_argument("--check", action="store_true", help="print the settings, secrets hidden, and exit")
     parser.add_argument("--table", action="store_true", help="print the table of docs/configuration.md and exit")
     for field in fields(Settings):

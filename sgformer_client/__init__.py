@@ -1,7 +1,7 @@
-"""The Python client of the service: `Client`, `AsyncClient` and the types of its answers.
+"""The Python client of the service: `Client`, `AsyncClient` and the types of its responses.
 
-A package of its own, so that a program that only sends requests needs nothing of the service, and no folder named `service`
-can take its place. Imports nothing of ours.
+This package imports nothing else of this project, so a program that only sends requests loads none of the service, and a
+folder named `service` or `training` beside that program does no harm.
 """
 
 from sgformer_client.answers import ModelsAnswer, PredictAnswer, Prediction

@@ -1,4 +1,7 @@
-"""What answers look like: for the OpenAPI document and for typed clients. The service itself encodes arrays (`encoding`)."""
+"""The JSON responses of the service, as pydantic models for the OpenAPI document and for clients.
+
+The service does not encode /predict with these models: `service.predict.encoding` writes the same JSON from arrays.
+"""
 
 from __future__ import annotations
 
@@ -20,35 +23,35 @@ class LikelyClass(_Answer):
 
 
 class Prediction(_Answer):
-    """Which fields are there depends on the model's task and on what was asked for."""
+    """One node. The task of the model and the options of the request decide which fields are present."""
 
     node: NodeId
     label: int | None = None
     class_name: str | None = Field(default=None, alias="class")
-    labels: list[int] | None = Field(default=None, description="multi-label: those that apply")
+    labels: list[int] | None = Field(default=None, description="multi-label: the labels that apply")
     classes: list[str] | None = Field(default=None, description="multi-label: their names")
     value: float | list[float] | None = Field(default=None, description="regression")
     probabilities: list[float] | None = None
     top_k: list[LikelyClass] | None = None
     embedding: list[float] | None = None
     exactness: Literal["exact", "frozen", "rounded"] = Field(
-        description="rounded: exact but for the rounding of half-precision states (rounding_error)"
+        description="rounded: exact except for the rounding of half-precision states (rounding_error)"
     )
 
 
 class Origin(_Answer):
-    """Where an answer comes from."""
+    """The version of a model that a response comes from."""
 
     model: str
     version: int
-    snapshot: str = Field(description="content hash of the snapshot that gave this answer")
+    snapshot: str = Field(description="content hash of the snapshot")
 
 
 class PredictAnswer(Origin):
-    """Known nodes first, then new ones, in the order asked."""
+    """Predictions of the known nodes, then of the new nodes, both in the order of the request."""
 
     rounding_error: float | None = Field(
-        default=None, description="largest error of rounded answers, measured when the snapshot was published"
+        default=None, description="largest error of rounded predictions, measured when the snapshot was published"
     )
     predictions: list[Prediction]
 
@@ -62,14 +65,14 @@ class Ready(Origin):
 
 
 class ServedVersion(Origin):
-    """What this worker answers from."""
+    """The version that this worker serves."""
 
     engine: str = Field(examples=["numpy"])
-    loading_seconds: dict[str, float] = Field(description="by step")
+    loading_seconds: dict[str, float] = Field(description="duration of each loading step")
 
 
 class Failure(_Answer):
-    """Why a worker could not take a version into service; without one there was none to take."""
+    """Why a worker could not load a version. Without a version number, the store had no live version."""
 
     version: int | None
     error: str
@@ -79,12 +82,12 @@ class Failure(_Answer):
 class RollBack(_Answer):
     left: int | None = Field(alias="from")
     to: int
-    why: str | None = Field(description="where a version was left by itself; null where somebody asked for it")
+    why: str | None = Field(description="why the service rolled back by itself; null if a user rolled back")
     at: str
 
 
 class StoredVersion(_Answer):
-    """A damaged one has only its number, and what ails it."""
+    """A version in the store. A damaged version has only `version`, `live` and `damaged`, the reason."""
 
     version: int
     live: bool
@@ -98,10 +101,10 @@ class StoredVersion(_Answer):
 
 class ModelsAnswer(_Answer):
     serving: ServedVersion | None
-    failure: Failure | None = Field(description="of the last look; null once a version could be taken")
-    probation: int | None = Field(description="the version that is left by itself if it fails too often")
-    problem: str | None = Field(default=None, description="what is damaged in the store's record of live versions")
-    rolled_back: RollBack | None = Field(description="if that is how the live version became live")
+    failure: Failure | None = Field(description="of the last attempt to load a version; null after a success")
+    probation: int | None = Field(description="the version that is rolled back automatically if it fails too often")
+    problem: str | None = Field(default=None, description="damage in the store's record of live versions")
+    rolled_back: RollBack | None = Field(description="the roll-back that made the live version live")
     versions: list[StoredVersion]
 
 
@@ -113,7 +116,7 @@ class ManifestAnswer(Origin):
     config: dict[str, Any]
     nodes: int
     edges: int
-    node_ids: str | None = Field(description="the type of the graph's own ids; null where they are 0 to N - 1")
+    node_ids: str | None = Field(description="type of the node ids; null if the ids are 0 to N - 1")
     classes: list[str] | None
     dataset: dict[str, Any]
     training: dict[str, Any]
@@ -122,7 +125,7 @@ class ManifestAnswer(Origin):
     probe_tolerance: float
     onnx: dict[str, Any] | None
     libraries: dict[str, str]
-    files: dict[str, dict[str, Any]] = Field(description="size and sha256 of every one")
+    files: dict[str, dict[str, Any]] = Field(description="size and sha256 of each file")
 
 
 class ErrorAnswer(_Answer):

@@ -1,4 +1,4 @@
-"""A typed client, for programs: `Client` and `AsyncClient`. They ask again where the service is busy, or restarts.
+"""`Client` and `AsyncClient`: typed clients that retry while the service is overloaded or restarts.
 
     from sgformer_client import Client
 
@@ -6,12 +6,12 @@
         answer = client.predict(nodes=[0, 5])
         print(answer.version, answer.predictions[0].class_name)
 
-Asked again, up to `retries` times, is what was refused for now (429, 503), and what got no answer because the connection
-broke: questions change nothing, so asking twice is safe. What timed out is not: it would make a slow service slower.
+A client retries a request up to `retries` times after status 429 or 503 and after a broken connection. That is safe, because
+these requests change nothing. A client does not retry after a timeout: more requests would make a slow service slower.
 
-A wait is never shorter than the `Retry-After` of the service, and never longer than `longest_wait`. Where in between is left
-to chance, so that those who were refused together do not come back together. A `Retry-After` that leaves no room for that
-is not waited for: the refusal is raised at once.
+The wait before a retry is at least the service's `Retry-After` and at most `longest_wait`, and random in between, so that
+clients that were refused together do not return together. If `Retry-After` is `longest_wait` or more, the client raises the
+error at once.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ from numpy.typing import NDArray
 
 from sgformer_client.answers import ModelsAnswer, NodeId, PredictAnswer
 
-FIRST_WAIT_SECONDS = 0.05  # doubles with every try, where the service does not say how long
-REFUSED_FOR_NOW = (429, 503)
+FIRST_BACKOFF_SECONDS = 0.05
+"""The shortest wait if the service sends no `Retry-After`. It doubles with each retry."""
+RETRIED_STATUSES = (429, 503)
 NodeLike = NodeId | np.integer[Any]
 Nodes = Iterable[NodeLike]
-NewNodes = Iterable[Mapping[str, Any]]  # as `new_node` makes them
+NewNodes = Iterable[Mapping[str, Any]]
+"""Made by `new_node`."""
 
 
 class EmbedOptions(TypedDict, total=False):
-    """The other fields of a request; docs/api.md has their meaning."""
+    """Optional fields of a request to /embed; docs/api.md explains them."""
 
     mode: Literal["exact", "frozen"]
     joint: bool
@@ -46,13 +48,15 @@ class EmbedOptions(TypedDict, total=False):
 
 
 class PredictOptions(EmbedOptions, total=False):
+    """Optional fields of a request to /predict."""
+
     embeddings: bool
     probabilities: bool
     top_k: int | None
 
 
 class ServiceError(Exception):
-    """The service refused: `.status`, `.code`, `.details`, and `.retry_after` (seconds) where it did so for now."""
+    """An error response: `.status`, `.code`, `.details`, and for statuses 429 and 503 `.retry_after` in seconds."""
 
     retry_after: float | None = None
 
@@ -62,22 +66,27 @@ class ServiceError(Exception):
 
 
 def new_node(node: NodeLike, features: Iterable[float] | Mapping[int, float], neighbors: Nodes = ()) -> dict[str, Any]:
-    """A node that the graph does not have. `features` are all of them, or those that are not zero by their index."""
+    """Describes a node that is not in the graph.
+
+    Args:
+        node: an id of the caller's choice, which the response repeats.
+        features: all features, or a mapping from index to value of those that are not zero.
+        neighbors: ids of known nodes.
+    """
     if isinstance(features, Mapping):
-        told: Any = {"indices": [int(one) for one in features], "values": [float(one) for one in features.values()]}
-    else:
-        told = [float(one) for one in features]
-    return {"id": node, "features": told, "neighbors": list(neighbors)}
+        sparse = {"indices": [int(index) for index in features], "values": [float(value) for value in features.values()]}
+        return {"id": node, "features": sparse, "neighbors": list(neighbors)}
+    return {"id": node, "features": [float(value) for value in features], "neighbors": list(neighbors)}
 
 
-_FAILED = (ServiceError, httpx.NetworkError, httpx.RemoteProtocolError)
-"""Refused, or without an answer: a worker that restarts refuses connections, one that stops closes them. Not timeouts."""
+_RETRIED_ERRORS = (ServiceError, httpx.NetworkError, httpx.RemoteProtocolError)
+"""A restarting worker refuses connections or closes them. Timeouts are not in this list."""
 
 
-class _Asking:
-    """What both clients share: how a question is put, and how long to wait before it is put again."""
+class _BaseClient:
+    """The parts that both clients share: building requests, and the wait before a retry."""
 
-    _http_kind: type[httpx.Client] | type[httpx.AsyncClient]
+    _http_class: type[httpx.Client] | type[httpx.AsyncClient]
 
     def __init__(
         self,
@@ -88,40 +97,49 @@ class _Asking:
         retries: int = 4,
         longest_wait: float = 5.0,
     ) -> None:
+        """`key`: an API key of the service. `timeout` and `longest_wait` are in seconds."""
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        self._http = self._http_kind(base_url=url, headers=headers, timeout=timeout)
+        self._http = self._http_class(base_url=url, headers=headers, timeout=timeout)
         self._retries, self._longest_wait = retries, longest_wait
 
-    def _question(self, path: str, nodes: Nodes, new: NewNodes, options: EmbedOptions, accept: str = "*/*") -> httpx.Request:
-        question = {"nodes": nodes, "new_nodes": new, **options}
-        content = orjson.dumps(question, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY)
+    def _predict_request(self, nodes: Nodes, new_nodes: NewNodes, options: PredictOptions) -> httpx.Request:
+        return self._post("/predict", {"nodes": nodes, "new_nodes": new_nodes, **options}, "*/*")
+
+    def _embed_request(self, nodes: Nodes, new_nodes: NewNodes, options: EmbedOptions) -> httpx.Request:
+        return self._post("/embed", {"nodes": nodes, "new_nodes": new_nodes, **options}, "application/x-npy")
+
+    def _models_request(self) -> httpx.Request:
+        return self._http.build_request("GET", "/models")
+
+    def _post(self, path: str, body: dict[str, Any], accept: str) -> httpx.Request:
+        content = orjson.dumps(body, default=_to_json_type, option=orjson.OPT_SERIALIZE_NUMPY)
         headers = {"content-type": "application/json", "accept": accept}
         return self._http.build_request("POST", path, content=content, headers=headers)
 
-    def _wait(self, error: ServiceError | httpx.TransportError, attempt: int) -> float:
-        """Seconds until the next try. Raises the error where there is none."""
-        told = error.retry_after if isinstance(error, ServiceError) else 0.0
-        if told is None or told >= self._longest_wait or attempt >= self._retries:
+    def _seconds_before_retry(self, error: ServiceError | httpx.TransportError, attempt: int) -> float:
+        """Raises `error` if the request must not be retried."""
+        retry_after = error.retry_after if isinstance(error, ServiceError) else 0.0
+        if retry_after is None or retry_after >= self._longest_wait or attempt >= self._retries:
             raise error
-        backoff = FIRST_WAIT_SECONDS * 2 ** min(attempt, 20)  # a power without bound would overflow
-        least = max(told, min(backoff, self._longest_wait / 2))
-        return random.uniform(least, min(2 * least, self._longest_wait))  # noqa: S311  # no secret
+        backoff = FIRST_BACKOFF_SECONDS * 2 ** min(attempt, 20)  # the limit keeps the power from overflowing
+        shortest = max(retry_after, min(backoff, self._longest_wait / 2))
+        return random.uniform(shortest, min(2 * shortest, self._longest_wait))  # noqa: S311  # not a secret
 
 
-class Client(_Asking):
-    """Methods raise ServiceError where the service refuses, and the error of httpx where no answer comes."""
+class Client(_BaseClient):
+    """Methods raise ServiceError for an error response, and an error of httpx if there is no response."""
 
     _http: httpx.Client
-    _http_kind = httpx.Client
+    _http_class = httpx.Client
 
     def predict(self, nodes: Nodes = (), new_nodes: NewNodes = (), **options: Unpack[PredictOptions]) -> PredictAnswer:
-        return PredictAnswer.model_validate_json(self._ask(self._question("/predict", nodes, new_nodes, options)))
+        return PredictAnswer.model_validate_json(self._send(self._predict_request(nodes, new_nodes, options)))
 
     def embed(self, nodes: Nodes = (), new_nodes: NewNodes = (), **options: Unpack[EmbedOptions]) -> NDArray[np.float32]:
-        return _array(self._ask(self._question("/embed", nodes, new_nodes, options, "application/x-npy")))
+        return _read_array(self._send(self._embed_request(nodes, new_nodes, options)))
 
     def models(self) -> ModelsAnswer:
-        return ModelsAnswer.model_validate_json(self._ask(self._http.build_request("GET", "/models")))
+        return ModelsAnswer.model_validate_json(self._send(self._models_request()))
 
     def close(self) -> None:
         self._http.close()
@@ -132,32 +150,32 @@ class Client(_Asking):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, request: httpx.Request) -> bytes:
+    def _send(self, request: httpx.Request) -> bytes:
         attempt = 0
         while True:
             try:
-                return _content(self._http.send(request))
-            except _FAILED as error:
-                time.sleep(self._wait(error, attempt))
+                return _read_content(self._http.send(request))
+            except _RETRIED_ERRORS as error:
+                time.sleep(self._seconds_before_retry(error, attempt))
             attempt += 1
 
 
-class AsyncClient(_Asking):
-    """`Client`, awaited."""
+class AsyncClient(_BaseClient):
+    """The methods of `Client` as coroutines."""
 
     _http: httpx.AsyncClient
-    _http_kind = httpx.AsyncClient
+    _http_class = httpx.AsyncClient
 
     async def predict(self, nodes: Nodes = (), new_nodes: NewNodes = (), **options: Unpack[PredictOptions]) -> PredictAnswer:
-        return PredictAnswer.model_validate_json(await self._ask(self._question("/predict", nodes, new_nodes, options)))
+        return PredictAnswer.model_validate_json(await self._send(self._predict_request(nodes, new_nodes, options)))
 
     async def embed(
         self, nodes: Nodes = (), new_nodes: NewNodes = (), **options: Unpack[EmbedOptions]
     ) -> NDArray[np.float32]:
-        return _array(await self._ask(self._question("/embed", nodes, new_nodes, options, "application/x-npy")))
+        return _read_array(await self._send(self._embed_request(nodes, new_nodes, options)))
 
     async def models(self) -> ModelsAnswer:
-        return ModelsAnswer.model_validate_json(await self._ask(self._http.build_request("GET", "/models")))
+        return ModelsAnswer.model_validate_json(await self._send(self._models_request()))
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -168,36 +186,37 @@ class AsyncClient(_Asking):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _ask(self, request: httpx.Request) -> bytes:
+    async def _send(self, request: httpx.Request) -> bytes:
         attempt = 0
         while True:
             try:
-                return _content(await self._http.send(request))
-            except _FAILED as error:
-                await asyncio.sleep(self._wait(error, attempt))
+                return _read_content(await self._http.send(request))
+            except _RETRIED_ERRORS as error:
+                await asyncio.sleep(self._seconds_before_retry(error, attempt))
             attempt += 1
 
 
-def _plain(value: Any) -> Any:
-    """For what orjson does not take by itself: ranges and the like, and arrays that are strided or of text."""
+def _to_json_type(value: Any) -> Any:
+    """Converts what orjson does not encode: mappings, ranges and other iterables, and strided or text arrays."""
     if isinstance(value, Mapping):
         return dict(value)
     return value.tolist() if hasattr(value, "tolist") else list(value)
 
 
-def _content(response: httpx.Response) -> bytes:
+def _read_content(response: httpx.Response) -> bytes:
+    """The body of a response with status 200. Raises ServiceError for any other status."""
     if response.status_code == 200:
         return response.content
     try:
-        told = response.json()
-        error = ServiceError(response.status_code, told["code"], told["error"], told["details"])
-    except (ValueError, KeyError, TypeError):  # from a proxy, say
+        body = response.json()
+        error = ServiceError(response.status_code, body["code"], body["error"], body["details"])
+    except (ValueError, KeyError, TypeError):  # not from the service: from a proxy, for example
         error = ServiceError(response.status_code, "unknown", response.text[:200], {})
-    if error.status in REFUSED_FOR_NOW:
+    if error.status in RETRIED_STATUSES:
         seconds = response.headers.get("retry-after", "")
-        error.retry_after = float(seconds) if seconds.isdecimal() else 0.0  # never a date from this service
+        error.retry_after = float(seconds) if seconds.isdecimal() else 0.0  # this service never sends a date
     raise error
 
 
-def _array(content: bytes) -> NDArray[np.float32]:
+def _read_array(content: bytes) -> NDArray[np.float32]:
     return np.asarray(np.load(io.BytesIO(content), allow_pickle=False), dtype=np.float32)

@@ -22,6 +22,7 @@ import httpx
 import pytest
 import yaml
 
+from service.demo import install_demo
 from tests.commands import Command, Shell, blocks_of, commands_of, split, trailing_prose
 from tests.deploy.tools import run
 from tests.service.serving import free_port, until
@@ -99,8 +100,7 @@ def steps_of(page: str) -> list[Step]:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The store after `make run`, for all pages but the README, which makes it."""
     folder = tmp_path_factory.mktemp("demo")
-    command = (sys.executable, "-m", "training", "--recipe", "digits", "--activate", "--quiet", "--store", folder / "models")
-    run(*command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, seconds=300)
+    assert install_demo(folder / "models")
     return folder
 
 

@@ -18,6 +18,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import training.cli.requirements  # noqa: F401  # first: it ends the program if the packages of training are missing
+
+# isort: split
 from model_store import StoreError
 from model_store.run_contract import FailedEvent, StartedEvent, StoppedEvent
 from sgformer import ConfigError, SgformerError

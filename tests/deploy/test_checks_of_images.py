@@ -119,7 +119,7 @@ def test_what_the_configuration_tells_of_this_machine_is_found(tmp_path: Path, p
     ],
 )
 def test_another_configuration_is_found(changed: dict[str, Any], labels: dict[str, str], told: str) -> None:
-    right = {"title": "sgformer-serving", "licenses": "Apache-2.0", "version": "0.1.0", "revision": REVISION}
+    right = {"title": "sgformer-serving", "licenses": "Apache-2.0", "version": "0.2.0", "revision": REVISION}
     config = {"Entrypoint": ["sgf-serve"], "User": "10001:10001", "StopSignal": "SIGTERM"}
     check_configuration(config | {"Labels": {LABELS + name: value for name, value in right.items()}}, REVISION)
     given = {LABELS + name: value for name, value in (right | labels).items()}

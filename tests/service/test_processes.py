@@ -256,6 +256,6 @@ def test_the_example_asks_a_running_service(store: Path) -> None:
     assert " version 1, snapshot " in told[0]
     assert "node 'mine': " in told[3]
     assert "(exact)" in told[3]
-    assert told[4] == "  embeddings of two nodes: (2, 8)"
+    assert told[4] == "  shape of the embeddings of two nodes: (2, 8)"
     assert "404 unknown_node" in told[5]
-    assert told[6] == "50 questions at once, answered by version 1"
+    assert told[6] == "50 concurrent requests, answered by version 1"
