@@ -26,10 +26,10 @@ install: .venv/.installed  ## everything into .venv: serving, training, tests, d
 run: .venv/.serving  ## serve the demo model on port 8000 (SGF_PORT); needs no training
 	$(BIN)/sgf-serve --demo
 
-demo-snapshot: .venv/.installed  ## train the demo again and pack it as service/demo.zip
+demo-snapshot: .venv/.installed  ## train the demo again and pack it as model_store/demo.zip
 	rm -rf build/demo
 	OMP_NUM_THREADS=1 $(BIN)/python -m training --recipe digits --store build/demo --no-checkpoint --quiet
-	$(BIN)/python -m service.demo --pack build/demo/digits/1
+	$(BIN)/sgf-models demo --pack build/demo/digits/1
 
 test: check  ## lint, type-check, run every test
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder

@@ -99,6 +99,8 @@ def _parser() -> argparse.ArgumentParser:
     prune.add_argument("--keep", type=at_least_one, default=3, metavar="N", help="newest versions to keep (default 3)")
     export = add_version(command("export-onnx", commands.export_onnx, "write the request-time model for ONNX Runtime"))
     export.add_argument("--output", type=Path, default=Path("model.onnx"), metavar="FILE", help="default: model.onnx")
+    demo = command("demo", commands.install_demo, "install the demo that ships with the package into a store without models")
+    demo.add_argument("--pack", type=Path, metavar="FOLDER", help="pack this version folder as the demo instead")
     _add_import_options(command("import", commands.import_model, "publish a model that another program has trained"))
     return parser
 

@@ -20,15 +20,15 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from service import demo
 from service.settings import THREAD_LIMITS, Settings, SettingsError, table, variable
 
 if TYPE_CHECKING:
     from service.telemetry.logs import LogWriter
 
+DEMO_MODEL = "digits"
 SILENCE_SECONDS = 30
-"""After so long without a sign of life uvicorn kills a worker. Its own 5 s are less than a worker may need for its first one
-on a machine that is very busy, so that none ever came up."""
+"""uvicorn kills a worker that gives no sign of life for this time. On a busy machine, a worker may need more than the
+default of 5 s for its first sign."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,9 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.table:
         return _shown(table().rstrip())
     if options.demo:
-        if options.model not in (None, demo.MODEL):
-            return _wrong_usage(f"--demo serves the model {demo.MODEL}; leave out --model {options.model}")
-        given["model"] = demo.MODEL
+        if options.model not in (None, DEMO_MODEL):
+            return _wrong_usage(f"--demo serves the model {DEMO_MODEL}; leave out --model {options.model}")
+        given["model"] = DEMO_MODEL
     try:
         settings = Settings.from_env(**given)
     except SettingsError as error:
@@ -56,7 +56,7 @@ def _wrong_usage(message: str) -> int:
 
 
 def _shown(text: str) -> int:
-    from model_store.cli.terminal import print_output  # here: it brings numpy along, which `serve` must set up first
+    from model_store.cli.terminal import print_output  # here: it loads numpy, whose threads `serve` limits first
 
     print_output(text)
     return 0
@@ -98,14 +98,16 @@ def serve(settings: Settings, with_demo: bool = False) -> int:
 
 
 def _install_demo(settings: Settings) -> bool:
-    from model_store import StoreError
+    from model_store import StoreError  # here: it loads numpy, whose threads `serve` limits first
+    from model_store.demo import install_demo
+    from service.announcement import announce_when_ready
 
     try:
-        demo.install_demo(settings.store)
+        install_demo(settings.store)
     except (StoreError, OSError) as error:
         print(f"sgf-serve: the demo cannot be installed into the store: {error}", file=sys.stderr)
         return False
-    demo.announce_when_ready(settings.host, settings.port)
+    announce_when_ready(settings.host, settings.port)
     return True
 
 

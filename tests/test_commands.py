@@ -22,7 +22,7 @@ import httpx
 import pytest
 import yaml
 
-from service.demo import install_demo
+from model_store.demo import install_demo
 from tests.commands import Command, Shell, blocks_of, commands_of, split, trailing_prose
 from tests.deploy.tools import run
 from tests.service.serving import free_port, until

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from model_store import demo
 from model_store.cli.terminal import describe_publication, format_bytes, format_table
 from model_store.errors import (
     DataError,
@@ -42,6 +43,18 @@ class CommandResult:
     exit_code: int = 0
     warnings: tuple[str, ...] = ()
     """For standard error: the command succeeded, but something in the store needs attention."""
+
+
+def install_demo(store: Store, _model: str | None, pack: Path | None) -> CommandResult:
+    if pack is not None:
+        demo.pack_demo(pack)
+        text = f"packed {pack} ({demo.ARCHIVE.stat().st_size:,} bytes)"
+    elif models := store.models():
+        text = f"the store has {', '.join(models)}: the demo is not installed"
+    else:
+        demo.install_demo(store.root)
+        text = f"installed the demo as version 1 of {demo.MODEL}"
+    return CommandResult({"result": text}, text)
 
 
 def list_versions(store: Store, model: str | None) -> CommandResult:
