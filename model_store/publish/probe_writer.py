@@ -3,8 +3,8 @@
 The answers for new nodes are independent of the snapshot that they check. A second pass over all rows computes the input
 states and the attention sums again. The GCN then starts from these input states, on the graph with the new nodes added, and
 computes the rows that the answer depends on, never from a stored layer or aggregate. So all questions together cost one
-pass over the rows instead of a full forward each. The last step runs on torch in float64; its formula is shared with the
-path that serves, and the tests compare it with the paper's N x N form.
+pass over the rows instead of a full forward each. The last step is the trainable module's (`torch_model.reference`), not the
+code or ONNX file that serves.
 Arrays as large as the graph are scratch files; memory holds one copy of the edges and one block of rows.
 """
 
@@ -24,8 +24,8 @@ from model_store.format.probes import KNOWN, Probe, Probes
 from sgformer import Adjacency, Answers, AttentionSums, Graph, InferenceModel, ModelConfig, NewNodes, NodeStates, Summary
 from sgformer.arrays.torch_operations import csr_tensor, placed_on, shared
 from sgformer.features import FeatureRows, SparseRows
-from sgformer.full_graph.forward import answers_of
 from sgformer.full_graph.passes import Passes
+from sgformer.torch_model.reference import reference_answers
 
 KNOWN_NODES = 16
 NEIGHBORS = 3
@@ -39,7 +39,7 @@ def full_forward_probes(config: ModelConfig, weights: Weights, graph: Graph, sum
     nodes = _known_nodes(graph)
     reference = _Reference(config, weights, graph, scratch)
     new = [Probe(name, question, reference.answers(question)) for name, question in _questions(graph).items()]
-    return Probes((Probe(KNOWN, nodes, answers_of(config, weights, summary, nodes)), *new))
+    return Probes((Probe(KNOWN, nodes, reference_answers(config, weights, summary, nodes)), *new))
 
 
 class _Reference:
@@ -63,7 +63,7 @@ class _Reference:
         rows = np.arange(known, known + count)
         layers = self._graph_states(self._graph.adjacency.with_nodes(count, edges), rows)
         summary = Summary(NodeStates(self._inputs, (self._initial, layers), ()), sums)
-        return answers_of(self._config, self._weights, summary, rows)
+        return reference_answers(self._config, self._weights, summary, rows)
 
     def _fill_inputs(self, graph: Graph, start: int) -> AttentionSums:
         """Fills in the input states of the graph's nodes from row `start` on, and returns their attention sums."""

@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sgformer.arrays.operations import Indices
 from sgformer.arrays.torch_operations import placed_on
 from sgformer.config import ModelConfig
 from sgformer.full_graph.passes import CHUNK_ROWS, Passes, write_into
 from sgformer.graph import Graph
-from sgformer.request_time.inference import Answers, InferenceModel
+from sgformer.request_time.inference import InferenceModel
 from sgformer.states import NodeStates
 from sgformer.sums import AttentionSums
 
@@ -74,13 +73,6 @@ def summarize(
             if aggregate is not None:
                 aggregates.append(aggregate)
     return Summary(NodeStates(inputs, tuple(layers), tuple(aggregates)), sums)
-
-
-def answers_of(config: ModelConfig, weights: Mapping[str, NDArray[Any]], summary: Summary, nodes: Indices) -> Answers:
-    """The float32 answers of a full-graph forward for some nodes of its graph; the last step runs on torch in float64."""
-    model = InferenceModel(config, weights, np.float64, placed_on("cpu"))
-    answers = model.known(summary.states, summary.sums, nodes)
-    return Answers(answers.embeddings.float().numpy(), answers.logits.float().numpy())
 
 
 class FullForward:

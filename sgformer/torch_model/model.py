@@ -90,13 +90,23 @@ class SGFormer(nn.Module):
 
     def embed(self, graph: GraphTensors, nodes: Tensor | None = None) -> Tensor:
         """Z_out = (1 - alpha) AN(Z0) + alpha GN(Z0, A) (paper, "Model Design")."""
-        config = self.config
         states = self._input_states(graph.features)
-        attended = self._attention_branch(states, nodes)
-        propagated = self._graph_branch(graph, states, nodes)
-        if config.combine == "cat":
+        attended = self.finish_attention(rows_of(states, nodes), self._attend(states, nodes))
+        return self.combine(attended, self._graph_branch(graph, states, nodes))
+
+    def finish_attention(self, states: Tensor, attended: Tensor) -> Tensor:
+        """The attention branch after the all-pair attention: residual, norm, activation, dropout."""
+        config = self.config
+        if config.attention_residual is not None:
+            attended = torch.lerp(states, attended, config.attention_residual)
+        if self.attention_norm is not None:
+            attended = self.attention_norm(attended)
+        return dropout(attended, config.attention_dropout, self.training, relu=config.attention_activation)
+
+    def combine(self, attended: Tensor, propagated: Tensor) -> Tensor:
+        if self.config.combine == "cat":
             return torch.cat([attended, propagated], dim=1)
-        return torch.lerp(attended, propagated, config.alpha)
+        return torch.lerp(attended, propagated, self.config.alpha)
 
     def weights(self) -> dict[str, NDArray[Any]]:
         """Copies of the tensors of the model, by name (see `weights.expected_shapes`)."""
@@ -120,36 +130,27 @@ class SGFormer(nn.Module):
             states = self.input_norm(states)
         return dropout(states, self.config.attention_dropout, self.training, relu=True)
 
-    def _attention_branch(self, states: Tensor, nodes: Tensor | None) -> Tensor:
-        config = self.config
-        attended = self._attend(states, nodes)
-        if config.attention_residual is not None:
-            attended = torch.lerp(rows_of(states, nodes), attended, config.attention_residual)
-        if self.attention_norm is not None:
-            attended = self.attention_norm(attended)
-        return dropout(attended, config.attention_dropout, self.training, relu=config.attention_activation)
-
     def _attend(self, states: Tensor, nodes: Tensor | None) -> Tensor:
         """The all-pair attention in O(N): [V + Q~ (K~^T V) / N] / [1 + Q~ (K~^T 1) / N]."""
         config, count = self.config, states.shape[0]
-        key = self._by_head(apply_linear(self.key, states))
+        key = self.by_head(apply_linear(self.key, states))
         value = states.expand(config.heads, -1, -1)
         if self.value is not None:
-            value = self._by_head(apply_linear(self.value, states))
+            value = self.by_head(apply_linear(self.value, states))
         if config.normalization == "row":
-            query = unit_rows(self._by_head(apply_linear(self.query, rows_of(states, nodes))), ROW_EPSILON)
+            query = unit_rows(self.by_head(apply_linear(self.query, rows_of(states, nodes))), ROW_EPSILON)
             key = unit_rows(key, ROW_EPSILON)
             scale = query.new_tensor(1 / count)
         else:
             all_queries = apply_linear(self.query, states)  # the norm is over all nodes
             norms = all_queries.norm() * key.norm() * count
-            query = self._by_head(rows_of(all_queries, nodes))
+            query = self.by_head(rows_of(all_queries, nodes))
             scale = torch.where(norms > 0, 1 / torch.where(norms > 0, norms, 1), 0)
         own = None if nodes is None else value.index_select(1, nodes)
         out = attend(query, key, value, scale, own)  # (H, n, d)
         return out[0] if config.heads == 1 else out.mean(dim=0)
 
-    def _by_head(self, rows: Tensor) -> Tensor:
+    def by_head(self, rows: Tensor) -> Tensor:
         return rows.view(-1, self.config.heads, self.config.hidden).transpose(0, 1)  # (H, N, d)
 
     def _graph_branch(self, graph: GraphTensors, states: Tensor, nodes: Tensor | None) -> Tensor:

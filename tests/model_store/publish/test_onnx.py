@@ -17,7 +17,7 @@ from model_store import ProbeError, Store
 from model_store.publish import onnx_head
 from model_store.publish.onnx_head import export_request_head, sum_feeds
 from sgformer import Answers, Graph, InferenceModel, ModelConfig, summarize
-from sgformer.full_graph.forward import answers_of
+from sgformer.torch_model.reference import reference_answers
 from tests.model_store.samples import NODES, small_contents
 from tests.sgformer.naive import naive_forward
 
@@ -58,7 +58,7 @@ def check(config: ModelConfig, weights: Mapping[str, Any], graph: Graph, folder:
             rows = {"inputs": inputs, "graph_states": graph_states, "added": added}
             results = [Answers(*session.run(["embeddings", "logits"], rows | feeds))]
             if not added.any():
-                results.append(answers_of(config, weights, summary, np.arange(count)))
+                results.append(reference_answers(config, weights, summary, np.arange(count)))
                 np.testing.assert_allclose(results[0].logits, naive_logits[:count], rtol=1e-4, atol=1e-4)
             for answers in results:
                 np.testing.assert_allclose(answers.embeddings, expected.embeddings, rtol=1e-5, atol=1e-5)

@@ -11,7 +11,7 @@ import pytest
 from model_store.publish import probe_writer
 from model_store.publish.probe_writer import full_forward_probes
 from sgformer import NewNodes, summarize
-from sgformer.full_graph.forward import answers_of
+from sgformer.torch_model.reference import reference_answers
 from tests.model_store.samples import small_contents
 
 
@@ -38,6 +38,6 @@ def test_probe_answers_equal_a_full_forward_with_the_new_nodes(
         edges = np.concatenate([[owners, new.neighbors], new.edges + graph.num_nodes], axis=1)
         grown = graph.with_nodes(np.asarray(new.features), edges)
         rows = np.arange(graph.num_nodes, grown.num_nodes)
-        expected = answers_of(config, weights, summarize(config, weights, grown), rows)
+        expected = reference_answers(config, weights, summarize(config, weights, grown), rows)
         np.testing.assert_allclose(probe.answers.embeddings, expected.embeddings, atol=1e-5)
         np.testing.assert_allclose(probe.answers.logits, expected.logits, atol=1e-5)

@@ -131,7 +131,7 @@ def test_large_answers_are_packed_beside_the_event_loop(client: httpx.Client, mo
         threads.append(threading.current_thread().name)
         return compress(*arguments)
 
-    monkeypatch.setattr("service.http.request.gzip.compress", noted)
+    monkeypatch.setattr("service.http.reply.gzip.compress", noted)
     for count in (50, 1000):
         response = client.post("/embed", json={"nodes": [1] * count})
         assert len(response.json()["predictions"]) == count
@@ -179,7 +179,7 @@ def test_other_tasks(tmp_path: Path, task: Any) -> None:
                 assert client.post("/predict", json=one["value"]).status_code == 200
     if task == "regression":
         np.testing.assert_allclose(found["value"], logits[0], atol=1e-5)
-        assert refused(likely, 422, "invalid") == "top_k is about classes, and this model predicts values"
+        assert refused(likely, 422, "invalid") == "top_k selects classes, and this model predicts values"
     else:
         best = np.argsort(-logits[0])[:2].tolist()
         assert [one["label"] for one in likely.json()["predictions"][0]["top_k"]] == best
@@ -196,7 +196,7 @@ def test_nodes_by_ids_of_their_own(tmp_path: Path, features: list[float]) -> Non
         answer = client.post("/predict", json={"nodes": ["pkg-5"], "new_nodes": [new]}).json()
         assert [one["node"] for one in answer["predictions"]] == ["pkg-5", "mine"]
         told = refused(client.post("/predict", json={"nodes": [5]}), 404, "unknown_node")
-        assert told == "node 5 is not in the graph, whose ids are texts"
+        assert told == "node 5 is not in the graph, whose ids are strings"
         refused(client.post("/predict", json={"new_nodes": [new | {"neighbors": ["pkg-99"]}]}), 404, "unknown_node")
 
 
