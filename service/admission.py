@@ -21,7 +21,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from service.http.errors import Refusal
+from service.errors import Refusal
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
 

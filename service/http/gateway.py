@@ -16,7 +16,8 @@ from typing import Any
 from starlette.routing import Match
 
 from service.admission import Admission, Lane
-from service.http.errors import Refusal, refusal_for
+from service.errors import Refusal
+from service.http.errors import HttpRefusal, refusal_for
 from service.http.reply import GZIP_FROM_BYTES, JSON, Reply
 from service.http.request import Request
 from service.http.security import Security
@@ -59,11 +60,13 @@ class Gateway:
         """Checks the head of a request. Raises Refusal."""
         headers, path = request.named, request.path
         if b"host" not in headers and request.version == "1.1":
-            raise Refusal("bad_http", "the request has no Host header, which HTTP/1.1 requires", closes=True)
+            raise HttpRefusal("bad_http", "the request has no Host header, which HTTP/1.1 requires", closes=True)
         request.key = self._security.check(path, headers.get(b"authorization"))
         if path in ANSWERED_HERE:
             if request.method != "POST":
-                raise Refusal("method_not_allowed", f"{path} takes POST, not {request.method}", headers={"allow": "POST"})
+                raise HttpRefusal(
+                    "method_not_allowed", f"{path} takes POST, not {request.method}", headers={"allow": "POST"}
+                )
             self.admission.check_rate(request.key)
         if request.method == "POST":
             _check_content(headers)
@@ -89,7 +92,7 @@ class Gateway:
         """Raises Refusal (413)."""
         limit = self.max_body_bytes(request)
         if length > limit:
-            raise Refusal("body_too_large", f"the body is larger than {limit:,} bytes", closes=True, limit=limit)
+            raise HttpRefusal("body_too_large", f"the body is larger than {limit:,} bytes", closes=True, limit=limit)
 
     def refused(self, request: Request, reply: Reply) -> None:
         """Counts and logs a request that the protocol has refused."""

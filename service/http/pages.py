@@ -17,8 +17,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
 from model_store import ModelVersions, StoreError, UnknownVersion
+from service.errors import Refusal
 from service.http import openapi
-from service.http.errors import Refusal, refusal_for
+from service.http.errors import STATUS, HttpRefusal, headers_for, refusal_for
 from service.http.reply import GZIP_FROM_BYTES
 from service.jobs.ledger import JobError
 from service.rollout.probation import last_rollback
@@ -135,7 +136,7 @@ def _stored(versions: ModelVersions, version: int, live: bool) -> StoredVersion 
 
 def _add_errors(app: FastAPI) -> None:
     def response_for(refusal: Refusal) -> JSONResponse:
-        return JSONResponse(refusal.body(), refusal.status, headers=refusal.headers)
+        return JSONResponse(refusal.body(), STATUS[refusal.code], headers=headers_for(refusal))
 
     @app.exception_handler(Refusal)
     @app.exception_handler(StoreError)
@@ -158,9 +159,9 @@ def _add_errors(app: FastAPI) -> None:
     async def from_starlette(request: Request, error: HTTPException) -> JSONResponse:
         path, headers = request.url.path, dict(error.headers or {})
         if error.status_code == 404:
-            return response_for(Refusal("not_found", f"there is no {path}", headers=headers))
+            return response_for(HttpRefusal("not_found", f"there is no {path}", headers=headers))
         if error.status_code == 405:
-            return response_for(Refusal("method_not_allowed", f"{path} does not take {request.method}", headers=headers))
+            return response_for(HttpRefusal("method_not_allowed", f"{path} does not take {request.method}", headers=headers))
         return response_for(
             Refusal("not_json", "the body cannot be read as JSON")
         )  # FastAPI's error for bytes that are not text

@@ -15,7 +15,7 @@ import orjson
 from numpy.typing import NDArray
 
 from service.engines.served_model import ServedModel
-from service.http.errors import Refusal
+from service.errors import Refusal
 from service.predict.questions import Question
 from service.predict.results import NodeResults
 

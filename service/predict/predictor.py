@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from service.engines.served_model import ServedModel
-from service.http.errors import Refusal, refusal_for
+from service.errors import Refusal
 from service.http.request import Request
 from service.predict import encoding
 from service.predict.batching import Batcher
@@ -107,13 +107,15 @@ class Predictor:
                 raise Refusal("batch_too_large", f"{count:,} {what} in one request, the limit is {limit:,}", limit=limit)
 
 
-def _refusal_with_id(error: NewNodeError | NeighborhoodTooLarge, names: Sequence[NodeId]) -> Refusal:
+def _refusal_with_id(error: NewNodeError | NeighborhoodTooLarge, names: Sequence[NodeId]) -> Exception:
     """The error counts new nodes from 0; the client knows them by their ids."""
-    refusal = refusal_for(error)
     if error.item is None:
-        return refusal
-    name, details = names[error.item], {key: value for key, value in refusal.details.items() if key != "item"}
-    return Refusal(refusal.code, f"new node {name!r}: {error.message}", node=name, **details)
+        return error
+    name = names[error.item]
+    message = f"new node {name!r}: {error.message}"
+    if isinstance(error, NeighborhoodTooLarge):
+        return Refusal("neighborhood_too_large", message, node=name, size=error.size, limit=error.limit)
+    return Refusal("invalid", message, node=name)
 
 
 def new_nodes(model: ServedModel, question: Question) -> NewNodes:

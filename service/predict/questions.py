@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import orjson
 from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, TypeAdapter, ValidationError
 
-from service.http.errors import Refusal
+from service.errors import Refusal
 
 MAX_ID_LENGTH = 256
 NodeId = Annotated[int, Field(ge=-(2**63), lt=2**63)] | Annotated[str, Field(max_length=MAX_ID_LENGTH)]

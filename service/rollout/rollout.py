@@ -20,7 +20,7 @@ from typing import Any
 from model_store import ModelVersions, ProbeError, SnapshotError, Store, StoreError
 from service.engines.engine import EngineError
 from service.engines.served_model import ServedModel, load
-from service.http.errors import Refusal
+from service.errors import Refusal
 from service.rollout.probation import Probation
 from service.settings import Settings
 from service.telemetry.metrics import Metrics

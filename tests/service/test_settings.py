@@ -12,7 +12,7 @@ import pytest
 
 from service.__main__ import main
 from service.app import create_app
-from service.http.errors import Refusal
+from service.errors import Refusal
 from service.http.security import Security
 from service.settings import Settings, SettingsError, table
 from tests.service.serving import in_thread, refused

@@ -16,7 +16,7 @@ import pytest
 from model_store import HistoryEntry, ModelVersions, Store, StoreUnavailable
 from model_store.versions.activation_log import ActivationLog
 from service.engines.served_model import load
-from service.http.errors import Refusal
+from service.errors import Refusal
 from service.predict.batching import Batcher
 from service.rollout.probation import Probation
 from service.settings import Settings
