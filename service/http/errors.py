@@ -1,7 +1,7 @@
 """How HTTP reports errors: the one table of status codes, the headers, and the codes for errors of other layers.
 
-`refusal_for` maps errors of sgformer, model_store and jobs to refusals. All other errors are faults of the service: the client
-learns nothing about them, and the log has the details.
+`refusal_for` maps errors of sgformer, model_store and jobs to refusals. All other errors are faults of the service: the
+client learns nothing about them, and the log has the details.
 """
 
 from __future__ import annotations

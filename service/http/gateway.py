@@ -106,7 +106,7 @@ class Gateway:
 
     def count_refusal(self, route: str, started: float) -> None:
         """Counts a refusal by admission. The log has one line for many of these (`admission`)."""
-        self._metrics.answered(route, 429, time.perf_counter() - started)
+        self._metrics.record_response(route, 429, time.perf_counter() - started)
 
     def answers(self, request: Request) -> bool:
         """True if `answer` answers this request; False if FastAPI does."""
@@ -188,8 +188,19 @@ class Gateway:
 
     def _finished(self, request: Request, route: str, status: int, sent: int, error: str | None) -> None:
         seconds = time.perf_counter() - request.started
-        self._metrics.answered(route, status, seconds)
-        self._log.write(request, route, status, seconds, sent, error)
+        self._metrics.record_response(route, status, seconds)
+        client = request.connection.client
+        self._log.write(
+            request_id=request.id,
+            client=client and client[0],
+            key=request.key,
+            method=request.method,
+            route=route,
+            code=status,
+            milliseconds=round(seconds * 1000, 3),
+            bytes=sent,
+            error=error,
+        )
 
 
 def _check_content(headers: dict[bytes, bytes]) -> None:

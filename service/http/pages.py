@@ -66,7 +66,7 @@ def pages(
         response_class=PlainTextResponse,
     )
     async def metrics_page() -> Response:
-        metrics.book()
+        metrics.flush()
         return Response(await asyncio.to_thread(metrics.page), media_type=CONTENT_TYPE)
 
     return app

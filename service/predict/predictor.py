@@ -45,7 +45,7 @@ class Predictor:
         start = time.perf_counter()
         question = parsed(request.content(self._settings.max_body_bytes), self._settings.max_body_weight)
         self._check_limits(question)
-        self._metrics.spent("parse", time.perf_counter() - start)
+        self._metrics.record_stage("parse", time.perf_counter() - start)
         model = current().acquire()
         try:
             if self._cache is None or not (question.new_nodes or self._settings.cache_known):
@@ -87,14 +87,14 @@ class Predictor:
         encoding.check_finite(parts)
         answered = time.perf_counter()
         seconds = sum(results.seconds for _, results in parts)
-        self._metrics.spent("compute", seconds)
-        self._metrics.spent("queue", answered - start - seconds)
+        self._metrics.record_stage("compute", seconds)
+        self._metrics.record_stage("queue", answered - start - seconds)
         try:
             if form == "predictions":
                 return encoding.predictions_json(model, question, parts)
             return encoding.embeddings_npy(parts) if form == "npy" else encoding.embeddings_json(model, parts)
         finally:
-            self._metrics.spent("encode", time.perf_counter() - answered)
+            self._metrics.record_stage("encode", time.perf_counter() - answered)
 
     def _check_limits(self, question: Question) -> None:
         neighbors = sum(len(node.neighbors) for node in question.new_nodes)

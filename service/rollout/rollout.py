@@ -76,7 +76,7 @@ class Rollout:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self._settings.poll_seconds)
-            self._metrics.remember_memory()
+            self._metrics.measure_memory()
             await self._look()
 
     async def _look(self) -> None:
@@ -125,7 +125,11 @@ class Rollout:
     def _swap(self, model: ServedModel) -> None:
         before, self._model = self._model, model
         self._failed, self.failure = None, None
-        self._metrics.serving(model, before)
+        manifest = model.snapshot.manifest
+        created = datetime.fromisoformat(manifest.created).timestamp()
+        self._metrics.set_model(
+            model.version, model.id, created, manifest.sizes.nodes, manifest.sizes.adjacency_entries // 2
+        )
         self._metrics.swaps.labels("taken").inc()
         LOG.info("serving %s %s (%s)", model.name, model.version, model.engine_name, extra={"seconds": model.seconds})
         if before is not None:
