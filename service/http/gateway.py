@@ -116,8 +116,8 @@ class Gateway:
         """Answers /predict and /embed. Every failure becomes a reply."""
         try:
             reply = await self._reply(request)
-            if self._probation.watched is not None and (reply.status == 200 or reply.error == "internal"):
-                self._probation.answered(failed=reply.status != 200)  # other refusals are not the version's fault
+            if self._probation.version is not None and (reply.status == 200 or reply.error == "internal"):
+                self._probation.record_answer(failed=reply.status != 200)  # other refusals are not the version's fault
             if len(reply.content) >= GZIP_FROM_BYTES and request.accepts_gzip():
                 reply = await reply.compressed()
             request.connection.reply(request, reply)

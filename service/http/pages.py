@@ -93,7 +93,7 @@ def _add_models(app: FastAPI, rollout: Rollout) -> None:
     def models() -> ModelsAnswer:
         serving = rollout.current() if rollout.ready else None
         shown = serving and serving.origin | {"engine": serving.engine_name, "loading_seconds": serving.seconds}
-        answer: dict[str, Any] = {"serving": shown, "failure": rollout.failure, "probation": rollout.probation.watched}
+        answer: dict[str, Any] = {"serving": shown, "failure": rollout.failure, "probation": rollout.probation.version}
         try:
             versions = rollout.versions()
             state, numbers = versions.state(), versions.versions()
