@@ -28,69 +28,45 @@ def _setting(default: Any, about: str, parse: Callable[[str], Any], secret: bool
     return field(default=default, repr=not secret, metadata={"about": about, "parse": parse, "secret": secret})
 
 
-def _check(valid: bool, expected: str) -> None:
-    if not valid:
-        raise ValueError(f"expected {expected}")
-
-
-def _count(text: str, least: int = 1) -> int:
-    _check(text.isdecimal() and int(text) >= least, f"a whole number of at least {least}")
-    return int(text)
-
-
-def _from_zero(text: str) -> int:
-    return _count(text, 0)
-
-
-def _port(text: str) -> int:
-    _check(text.isdecimal() and int(text) <= 65_535, "a port from 0 (any that is free) to 65535")
-    return int(text)
-
-
-def _number(text: str, most: float, expected: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    _check(0 < value <= most, expected)
-    return value
-
-
-def _seconds(text: str) -> float:
-    return _number(text, 999_999, "a positive number of seconds")
-
-
-def _share(text: str) -> float:
-    return _number(text, 1, "a share above 0, at most 1")
-
-
-def _switch(text: str) -> bool:
-    _check(text.lower() in ("true", "false", "1", "0", "yes", "no", "on", "off"), "true or false")
-    return text.lower() in ("true", "1", "yes", "on")
-
-
-def _one_of(choices: Any) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        _check(text in get_args(choices), f"one of {', '.join(get_args(choices))}")
-        return text
+def _parser(convert: Callable[[str], Any], is_valid: Callable[[Any], bool], expected: str) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            value = convert(text)
+        except (ValueError, KeyError):
+            raise ValueError(f"expected {expected}") from None
+        if not is_valid(value):
+            raise ValueError(f"expected {expected}")
+        return value
 
     return parse
 
 
-def _keys(text: str) -> tuple[str, ...]:
-    keys = tuple(part.strip() for part in text.split(",") if part.strip())
-    _check(bool(keys) and all(len(key) >= 16 for key in keys), "keys of at least 16 characters, separated by commas")
-    return keys
+def _whole(text: str) -> int:
+    return int(text) if text.isdecimal() else -1  # `int` also takes "1_0" and "+1"
 
 
-def _token(text: str) -> str:
-    _check(len(text) >= 16, "at least 16 characters")
-    return text
+def _one_of(choices: Any) -> Callable[[str], str]:
+    return _parser(str, get_args(choices).__contains__, f"one of {', '.join(get_args(choices))}")
 
 
-def _url(text: str) -> str:
-    _check(text.startswith(("redis://", "rediss://", "unix://")), "redis://, rediss:// or unix://")
-    return text
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _are_long(keys: tuple[str, ...]) -> bool:
+    return bool(keys) and all(len(key) >= 16 for key in keys)
+
+
+SWITCH = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
+_count = _parser(_whole, lambda number: number >= 1, "a whole number of at least 1")
+_from_zero = _parser(_whole, lambda number: number >= 0, "a whole number of at least 0")
+_port = _parser(_whole, lambda number: 0 <= number <= 65_535, "a port from 0 (any that is free) to 65535")
+_seconds = _parser(float, lambda number: 0 < number <= 999_999, "a positive number of seconds")
+_share = _parser(float, lambda number: 0 < number <= 1, "a share above 0, at most 1")
+_switch = _parser(lambda text: SWITCH[text.lower()], lambda _: True, "true or false")
+_keys = _parser(_split, _are_long, "keys of at least 16 characters, separated by commas")
+_token = _parser(str, lambda text: len(text) >= 16, "at least 16 characters")
+_url = _parser(str, lambda text: text.startswith(("redis://", "rediss://", "unix://")), "redis://, rediss:// or unix://")
 
 
 @dataclass(frozen=True)

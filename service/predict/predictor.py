@@ -15,7 +15,7 @@ from service.predict import encoding
 from service.predict.batching import Batcher
 from service.predict.cache import Cache
 from service.predict.encoding import Part
-from service.predict.questions import NewNode, NodeId, Question, SparseFeatures, parsed
+from service.predict.questions import NewNode, NodeId, Question, SparseFeatures, parse_question
 from service.predict.rows import KnownRows, NewRows
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
@@ -43,7 +43,7 @@ class Predictor:
             current: returns the version in service, which stays open until the answer is encoded.
         """
         start = time.perf_counter()
-        question = parsed(request.content(self._settings.max_body_bytes), self._settings.max_body_weight)
+        question = parse_question(request.content(self._settings.max_body_bytes), self._settings.max_body_weight)
         self._check_limits(question)
         self._metrics.record_stage("parse", time.perf_counter() - start)
         model = current().acquire()

@@ -131,7 +131,7 @@ def test_large_answers_are_packed_beside_the_event_loop(client: httpx.Client, mo
         threads.append(threading.current_thread().name)
         return compress(*arguments)
 
-    monkeypatch.setattr("service.http.request.gzip.compress", noted)
+    monkeypatch.setattr("service.http.reply.gzip.compress", noted)
     for count in (50, 1000):
         response = client.post("/embed", json={"nodes": [1] * count})
         assert len(response.json()["predictions"]) == count
