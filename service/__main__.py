@@ -70,7 +70,7 @@ def serve(settings: Settings, with_demo: bool = False) -> int:
     import uvicorn
 
     from service.telemetry import logs
-    from service.telemetry.metrics_folder import metrics_folder
+    from service.telemetry.process_info import metrics_folder
 
     writer = logs.set_up()
     _allow_files(settings.max_connections)

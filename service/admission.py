@@ -21,7 +21,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from service.http.errors import Refusal
+from service.errors import Refusal
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
 
@@ -177,7 +177,7 @@ class Lane:
     def _refuse(self, request: Request | Unparsed, refusal: Refusal) -> None:
         self._refused += 1
         self._refused_in_all += 1
-        self._metrics.turned_away("queue")
+        self._metrics.record_shed("queue")
         request.connection.refused_at = self._loop.time()
         request.refuse(refusal)
 
@@ -222,7 +222,7 @@ class Admission:
         tokens, before = self._rates.get(key, (rate, now))
         tokens = min(rate, tokens + (now - before) * rate)
         if tokens < 1:
-            self._metrics.turned_away("rate")
+            self._metrics.record_shed("rate")
             raise Refusal("overloaded", f"this key may send {rate:g} requests per second; retry after 1 s")
         self._rates[key] = tokens - 1, now
 
@@ -233,7 +233,7 @@ class Admission:
             self._held[connection] = count
         if self.held_bytes > self._settings.max_buffer_bytes:
             largest = max(self._held, key=self._held.__getitem__)
-            self._metrics.turned_away("bytes")
+            self._metrics.record_shed("bytes")
             limit = self._settings.max_buffer_bytes
             largest.cut_off(overloaded(f"bodies and unread answers take {self.held_bytes:,} bytes (limit {limit:,})"))
 

@@ -44,7 +44,7 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
         """Updates metrics and the log for many requests at once: per request this would cost as much as an answer."""
         metrics.queue_depth.set(admission.depth + batcher.depth)
         metrics.buffered.set(admission.held_bytes)
-        metrics.book(log.dropped_lines)
+        metrics.flush(log.dropped_lines)
         log.flush()
 
     batcher, cache = Batcher(settings, metrics), cache_for(settings, metrics)

@@ -1,6 +1,6 @@
-"""Every setting of the service, in one table: environment variables SGF_*, and flags of the same name.
+"""All settings of the service, in one table: environment variables SGF_*, and flags of the same name.
 
-Parsing is strict: a value that cannot be meant is an error that names the variable, before anything starts.
+Parsing is strict: an invalid value stops the start with an error that names the variable.
 """
 
 from __future__ import annotations
@@ -15,171 +15,139 @@ Device = Literal["auto", "cpu", "cuda"]
 Backend = Literal["auto", "numpy", "torch", "onnx"]
 Jobs = Literal["auto", "local", "redis"]
 REMOVED = ("SGF_MAX_INFLIGHT", "SGF_LATE_INFLIGHT", "SGF_MAX_LAG_SECONDS")
-"""Settings of earlier releases that have no effect any more; SGF_MAX_QUEUE_SECONDS takes their place."""
+"""Settings of earlier releases that have no effect any more; SGF_MAX_QUEUE_SECONDS replaces them."""
 THREAD_LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Read by the libraries of linear algebra."""
+"""Variables that the libraries of linear algebra read."""
 
 
 class SettingsError(ValueError):
-    """Names the variable, what it holds and what was expected."""
+    """Names the variable, its value and the expected value."""
 
 
 def _setting(default: Any, about: str, parse: Callable[[str], Any], secret: bool = False) -> Any:
     return field(default=default, repr=not secret, metadata={"about": about, "parse": parse, "secret": secret})
 
 
-def _count(text: str, least: int = 1) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise ValueError(f"expected a whole number of at least {least}")
-    return int(text)
-
-
-def _from_zero(text: str) -> int:
-    return _count(text, 0)
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65_535:
-        raise ValueError("expected a port from 0 (any that is free) to 65535")
-    return int(text)
-
-
-def _number(text: str, most: float, expected: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value <= most:
-        raise ValueError(f"expected {expected}")
-    return value
-
-
-def _seconds(text: str) -> float:
-    return _number(text, 999_999, "a positive number of seconds")
-
-
-def _share(text: str) -> float:
-    return _number(text, 1, "a share above 0, at most 1")
-
-
-def _switch(text: str) -> bool:
-    if text.lower() not in ("true", "false", "1", "0", "yes", "no", "on", "off"):
-        raise ValueError("expected true or false")
-    return text.lower() in ("true", "1", "yes", "on")
-
-
-def _one_of(choices: Any) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in get_args(choices):
-            raise ValueError(f"expected one of {', '.join(get_args(choices))}")
-        return text
+def _parser(convert: Callable[[str], Any], is_valid: Callable[[Any], bool], expected: str) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            value = convert(text)
+        except (ValueError, KeyError):
+            raise ValueError(f"expected {expected}") from None
+        if not is_valid(value):
+            raise ValueError(f"expected {expected}")
+        return value
 
     return parse
 
 
-def _keys(text: str) -> tuple[str, ...]:
-    keys = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not keys or any(len(key) < 16 for key in keys):
-        raise ValueError("expected keys of at least 16 characters, separated by commas")
-    return keys
+def _whole(text: str) -> int:
+    return int(text) if text.isdecimal() else -1  # `int` also takes "1_0" and "+1"
 
 
-def _token(text: str) -> str:
-    if len(text) < 16:
-        raise ValueError("expected at least 16 characters")
-    return text
+def _one_of(choices: Any) -> Callable[[str], str]:
+    return _parser(str, get_args(choices).__contains__, f"one of {', '.join(get_args(choices))}")
 
 
-def _url(text: str) -> str:
-    if not text.startswith(("redis://", "rediss://", "unix://")):
-        raise ValueError("expected redis://, rediss:// or unix://")
-    return text
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _are_long(keys: tuple[str, ...]) -> bool:
+    return bool(keys) and all(len(key) >= 16 for key in keys)
+
+
+SWITCH = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
+_count = _parser(_whole, lambda number: number >= 1, "a whole number of at least 1")
+_from_zero = _parser(_whole, lambda number: number >= 0, "a whole number of at least 0")
+_port = _parser(_whole, lambda number: 0 <= number <= 65_535, "a port from 0 (any that is free) to 65535")
+_seconds = _parser(float, lambda number: 0 < number <= 999_999, "a positive number of seconds")
+_share = _parser(float, lambda number: 0 < number <= 1, "a share above 0, at most 1")
+_switch = _parser(lambda text: SWITCH[text.lower()], lambda _: True, "true or false")
+_keys = _parser(_split, _are_long, "keys of at least 16 characters, separated by commas")
+_token = _parser(str, lambda text: len(text) >= 16, "at least 16 characters")
+_url = _parser(str, lambda text: text.startswith(("redis://", "rediss://", "unix://")), "redis://, rediss:// or unix://")
 
 
 @dataclass(frozen=True)
 class Settings:
     store: Path = _setting(Path("var/models"), "folder of the models", Path)
-    model: str | None = _setting(None, "which model to serve; empty: the only one in the store", str)
-    host: str = _setting("127.0.0.1", "address to listen on; 0.0.0.0 for all", str)
-    port: int = _setting(8000, "port to listen on; 0: any that is free", _port)
-    workers: int = _setting(1, "processes; each maps the same snapshot, so memory hardly grows", _count)
-    device: Device = _setting("auto", "cpu, cuda, or auto: cuda where there is one", _one_of(Device))
+    model: str | None = _setting(None, "name of the model to serve; empty: the only model in the store", str)
+    host: str = _setting("127.0.0.1", "address to listen on; 0.0.0.0: all addresses", str)
+    port: int = _setting(8000, "port to listen on; 0: any free port", _port)
+    workers: int = _setting(1, "worker processes; they share the memory of the mapped snapshot", _count)
+    device: Device = _setting("auto", "cpu, cuda, or auto: cuda if there is a GPU", _one_of(Device))
     backend: Backend = _setting("auto", "numpy, torch, onnx, or auto: numpy on a CPU, torch on CUDA", _one_of(Backend))
-    poll_seconds: float = _setting(0.5, "how often a worker looks whether another version went live", _seconds)
+    poll_seconds: float = _setting(0.5, "interval at which a worker checks the store for a new live version", _seconds)
     max_body_bytes: int = _setting(8 * 2**20, "largest request body, after decompression", _count)
     max_body_weight: int = _setting(
-        100_000, "most values in one body, a field or object counted as 40: reading so many takes about 20 ms", _count
+        100_000, "most values in a body, a name or an object counting as 40; parsing so many takes about 20 ms", _count
     )
-    max_nodes: int = _setting(1000, "most nodes, known and new, in one request", _count)
-    max_neighbors: int = _setting(20_000, "most neighbours of all new nodes of one request", _count)
-    max_recompute: int = _setting(
-        200_000, "most links that the exact answers of one request may walk over; frozen ones are not limited", _count
-    )
-    max_queue_seconds: float = _setting(
-        0.15, "work that may wait for one worker; beyond it requests are refused (429)", _seconds
-    )
+    max_nodes: int = _setting(1000, "most nodes, known and new, in a request", _count)
+    max_neighbors: int = _setting(20_000, "most neighbours of all new nodes in a request", _count)
+    max_recompute: int = _setting(200_000, "most links that exact answers to a request may read; frozen: no limit", _count)
+    max_queue_seconds: float = _setting(0.15, "most work in the queue of a worker; further requests get 429", _seconds)
     max_buffer_bytes: int = _setting(
-        64 * 2**20,
-        "request bodies and unread answers that one worker holds; beyond that 429, and slow readers are cut off",
-        _count,
+        64 * 2**20, "request bodies and unread answers in a worker; beyond it 429, and slow readers are disconnected", _count
     )
-    max_connections: int = _setting(4096, "open connections of one worker; more are answered with 503 and closed", _count)
-    key_rate: int = _setting(0, "requests per second, worker and API key, beyond which 429; 0: no limit", _from_zero)
-    batch_cost: int = _setting(4096, "work of one batch, about one unit per node and neighbour", _count)
+    max_connections: int = _setting(4096, "open connections of a worker; further ones get 503 and are closed", _count)
+    key_rate: int = _setting(0, "requests per second, API key and worker; further ones get 429; 0: no limit", _from_zero)
+    batch_cost: int = _setting(4096, "largest cost of a batch, about one unit per node and neighbour", _count)
     inline_cost: int = _setting(
-        512, "work of a request up to which it is answered on the event loop; more goes to the compute process", _from_zero
+        512, "largest cost of a request computed on the event loop; others go to the compute process", _from_zero
     )
-    deadline_seconds: float = _setting(2.0, "longest wait for an expensive answer; then 503", _seconds)
-    body_seconds: float = _setting(10.0, "longest wait for a request's body; then 408", _seconds)
+    deadline_seconds: float = _setting(2.0, "longest time for an expensive answer; then 503", _seconds)
+    body_seconds: float = _setting(10.0, "longest time for receiving a body; then 408", _seconds)
     redis_url: str | None = _setting(
-        None, "shared cache, and jobs for sgf-worker; empty: a cache in each process, and local jobs", _url, secret=True
+        None, "Redis for a shared cache and for the jobs of sgf-worker; empty: local cache and local jobs", _url, secret=True
     )
     redis_password_file: Path | None = _setting(None, "file with the password of Redis, if SGF_REDIS_URL has none", Path)
-    redis_timeout_seconds: float = _setting(0.05, "longest that a look-up in Redis may take", _seconds)
-    cache_bytes: int = _setting(64 * 2**20, "size of a process's own cache; 0 turns caching off", _from_zero)
+    redis_timeout_seconds: float = _setting(0.05, "longest time for a look-up in Redis", _seconds)
+    cache_bytes: int = _setting(64 * 2**20, "size of the local cache of a worker; 0: no cache", _from_zero)
     cache_ttl_seconds: float = _setting(3600.0, "how long Redis keeps an answer", _seconds)
     cache_known: bool = _setting(
-        False,
-        "also cache questions about known nodes only: slower in Redis, quicker in memory where half of them repeat",
-        _switch,
+        False, "also cache requests for known nodes only: slower in Redis, faster locally if half of them repeat", _switch
     )
-    api_keys: tuple[str, ...] = _setting((), "keys that may ask, by commas; empty: everybody may", _keys, secret=True)
-    admin_token: str | None = _setting(None, "may use /admin; empty: /admin is off", _token, secret=True)
-    data_root: Path = _setting(Path("data"), "folder of the data that a retraining may use; nothing else is read", Path)
-    jobs: Jobs = _setting(
-        "auto", "who trains: local, redis (sgf-worker), or auto: redis where SGF_REDIS_URL is set", _one_of(Jobs)
-    )
+    api_keys: tuple[str, ...] = _setting((), "API keys, separated by commas; empty: no key is needed", _keys, secret=True)
+    admin_token: str | None = _setting(None, "token for /admin; empty: /admin is off", _token, secret=True)
+    data_root: Path = _setting(Path("data"), "folder of the data for retraining; no other data is read", Path)
+    jobs: Jobs = _setting("auto", "local, redis (sgf-worker), or auto: redis if SGF_REDIS_URL is set", _one_of(Jobs))
     training_seconds: float = _setting(86_400.0, "longest retraining; then it is stopped", _seconds)
     training_threads: int = _setting(0, "threads of a retraining; 0: half of the cores", _from_zero)
     keep_versions: int = _setting(
-        10, "newest versions that a retraining keeps when it has published, besides the live one and the one before", _count
+        10, "newest versions that a retraining keeps, besides the live version and the one before it", _count
     )
-    auto_rollback: bool = _setting(True, "go back by itself from a version that fails soon after it went live", _switch)
-    probation_seconds: float = _setting(300.0, "how long after it went live a version may be left by itself", _seconds)
-    probation_answers: int = _setting(20, "answers of one worker before it judges a version by its failures", _count)
-    probation_failures: float = _setting(
-        0.2, "share of answers of one worker that fail (500) above which it goes back", _share
-    )
+    auto_rollback: bool = _setting(True, "roll back automatically from a version that fails during probation", _switch)
+    probation_seconds: float = _setting(300.0, "duration of probation, from the activation of a version", _seconds)
+    probation_answers: int = _setting(20, "answers of a worker before it judges a version", _count)
+    probation_failures: float = _setting(0.2, "share of failed answers (500) above which a worker rolls back", _share)
     access_log: bool = _setting(True, "one JSON line per request", _switch)
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None, **given: str | None) -> Settings:
-        """From SGF_* variables, and over them what was given as flags. An empty value counts as unset.
+    def from_env(cls, environ: Mapping[str, str] | None = None, **flags: str | None) -> Settings:
+        """Reads SGF_* variables; flags override them. An empty value counts as unset.
 
         Raises:
-            SettingsError: a value that cannot be meant, or a variable SGF_* that nothing reads.
+            SettingsError: a value is invalid, or a variable SGF_* is not a setting.
         """
         environ = os.environ if environ is None else environ
-        known = {variable(one.name): one for one in fields(cls)}
-        unknown = sorted(name for name in environ if name.startswith("SGF_") and name not in {*known, *REMOVED})
+        settings = {variable(setting.name): setting for setting in fields(cls)}
+        unknown = sorted(name for name in environ if name.startswith("SGF_") and name not in {*settings, *REMOVED})
         if unknown:
-            raise SettingsError(f"{unknown[0]} is not a setting, expected one of {', '.join(known)}")
-        texts = {one.name: given.get(one.name) or environ.get(name) for name, one in known.items()}
-        settings = cls(**{name: _parsed(name, text) for name, text in texts.items() if text})
-        if settings.jobs == "redis" and settings.redis_url is None:
-            raise SettingsError("SGF_JOBS is 'redis': expected SGF_REDIS_URL to say which")
-        settings.redis_password()
-        return settings
+            raise SettingsError(f"{unknown[0]} is not a setting, expected one of {', '.join(settings)}")
+        values = {}
+        for name, setting in settings.items():
+            if text := flags.get(setting.name) or environ.get(name):
+                try:
+                    values[setting.name] = setting.metadata["parse"](text)
+                except ValueError as error:
+                    shown = "(hidden)" if setting.metadata["secret"] else repr(text)
+                    raise SettingsError(f"{name} is {shown}: {error}") from None
+        result = cls(**values)
+        if result.jobs == "redis" and result.redis_url is None:
+            raise SettingsError("SGF_JOBS is 'redis': expected the address of Redis in SGF_REDIS_URL")
+        result.redis_password()
+        return result
 
     @property
     def jobs_in_redis(self) -> bool:
@@ -198,33 +166,28 @@ class Settings:
         raise SettingsError(f"SGF_REDIS_PASSWORD_FILE is '{self.redis_password_file}': {problem}")
 
     def resolved(self) -> dict[str, str]:
-        """Every setting as text, by its variable; secrets hidden."""
-        return {variable(one.name): _shown(getattr(self, one.name), one.metadata["secret"]) for one in fields(self)}
+        """The value of every setting as text, by variable, with secrets hidden."""
+        values = {}
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            values[variable(setting.name)] = "(set)" if setting.metadata["secret"] and value else _text(value)
+        return values
 
 
 def variable(name: str) -> str:
     return f"SGF_{name.upper()}"
 
 
-def _parsed(name: str, text: str) -> Any:
-    about = next(one.metadata for one in fields(Settings) if one.name == name)
-    try:
-        return about["parse"](text)
-    except ValueError as error:
-        raise SettingsError(f"{variable(name)} is {'(hidden)' if about['secret'] else repr(text)}: {error}") from None
-
-
-def _shown(value: Any, secret: bool) -> str:
+def _text(value: Any) -> str:
     if value is None or value == ():
         return ""
-    return "(set)" if secret else str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def table() -> str:
     """The table of docs/configuration.md."""
     rows = ["| variable | default | meaning |", "|---|---|---|"]
-    rows += [
-        f"| `{variable(one.name)}` | {_shown(one.default, False) or '(empty)'} | {one.metadata['about']} |"
-        for one in fields(Settings)
-    ]
+    for setting in fields(Settings):
+        default = _text(setting.default) or "(empty)"
+        rows.append(f"| `{variable(setting.name)}` | {default} | {setting.metadata['about']} |")
     return "\n".join(rows) + "\n"

@@ -1,7 +1,7 @@
-"""A model snapshot that answers: the seam between serving and mathematics. No asyncio, no HTTP.
+"""The interface of all engines, the numpy engine, and the choice of an engine by the settings.
 
-Three backends give the same answers within 1e-5: numpy (the default on a CPU, which loads nothing else), ONNX Runtime, and
-torch (CUDA, or a CPU where it is asked for).
+The engines give the same answers within 1e-5: numpy (the default on a CPU, which loads no other library), ONNX Runtime, and
+torch (for CUDA, or for a CPU if the settings say so).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sgformer.request_time.extension import Mode
 
 
 class EngineError(Exception):
-    """This worker cannot run this version. Another worker may: nothing is wrong with the version."""
+    """This worker cannot run this version. The version is not at fault: another worker may run it."""
 
 
 class Engine(Protocol):
@@ -27,7 +27,7 @@ class Engine(Protocol):
 
     name: str
     backend: Backend | None
-    """With what another process opens the same engine on the same files; None: it cannot, as a GPU holds the states."""
+    """The backend by which another process opens the same engine; None if it cannot, because a GPU holds the states."""
     merges: bool
     """True if answers are bitwise independent of batch composition."""
 
@@ -54,7 +54,7 @@ class NumpyEngine:
 
 
 def engine_for(snapshot: Snapshot, backend: Backend, device: Device) -> Engine:
-    """The engine that the settings name, not yet warmed. Raises EngineError."""
+    """The engine that the settings name, not yet warmed up. Raises EngineError."""
     cuda = device != "cpu" and _has_cuda(required=device == "cuda")
     if backend == "torch" or (backend == "auto" and cuda):
         from service.engines.torch_engine import TorchEngine
@@ -68,7 +68,7 @@ def engine_for(snapshot: Snapshot, backend: Backend, device: Device) -> Engine:
 
 
 def ignoring_overflow() -> np.errstate:
-    """Features of a request may be too large for the model. The caller checks that answers are finite."""
+    """The features of a request may be too large for the model. The caller checks that answers are finite."""
     return np.errstate(over="ignore", invalid="ignore", divide="ignore")
 
 
@@ -78,10 +78,10 @@ def _has_cuda(required: bool) -> bool:
         return False
     try:
         import torch
+
+        has_cuda = torch.cuda.is_available()
     except ImportError:
         has_cuda = False
-    else:
-        has_cuda = torch.cuda.is_available()
     if required and not has_cuda:
         raise EngineError("SGF_DEVICE is cuda, and torch sees no GPU here")
     return has_cuda

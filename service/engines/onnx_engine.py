@@ -1,4 +1,4 @@
-"""Answers for new nodes by ONNX Runtime: their neighbourhoods on numpy, the rest from `model.onnx`."""
+"""Answers by ONNX Runtime: numpy computes the graph branch of new nodes, and `model.onnx` the rest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OnnxEngine:
         self._sums = sum_feeds(snapshot.sums)
 
     def known(self, rows: NDArray[np.int64]) -> Answers:
-        """On numpy, which is bitwise independent of batch composition and costs no call of the runtime per row."""
+        """By numpy, which is bitwise independent of batch composition and needs no call of the runtime per row."""
         return self._snapshot.known(rows)
 
     def extended(self, new: NewNodes, mode: Mode = "exact", max_recompute: int | None = None) -> ExtendedAnswers:

@@ -1,4 +1,4 @@
-"""Answers by torch: on a GPU, or on a CPU where SGF_BACKEND says so."""
+"""Answers by torch: on a GPU, or on a CPU if SGF_BACKEND says so."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from sgformer.arrays.torch_operations import placed_on
 from sgformer.request_time.extension import Mode
 
 GPU_SHARE = 0.7
-"""Share of the free memory of a GPU that the states may take. Larger ones stay in host memory, and rows are copied."""
+"""Share of the free memory of a GPU that the states may take. Larger states stay in host memory, and rows are copied."""
 
 
 class TorchEngine:
     """The states are on the GPU if they fit; the adjacency stays in host memory."""
 
     backend: Backend | None = None
-
     merges = False  # a matrix product picks its kernel, and so the order of its additions, by the number of rows
 
     def __init__(self, snapshot: Snapshot, device: str) -> None:
@@ -32,7 +31,7 @@ class TorchEngine:
         self._snapshot = snapshot
         self._model = InferenceModel(snapshot.manifest.config, snapshot.weights, place=placed_on(self._device))
         self._sums: AttentionSums = snapshot.sums.to(self._model.like)
-        self._states = self._placed(snapshot.states) if self._device.type == "cuda" else snapshot.states
+        self._states = self._place(snapshot.states) if self._device.type == "cuda" else snapshot.states
 
     def known(self, rows: NDArray[np.int64]) -> Answers:
         embeddings = self._model.known(self._states, self._sums, rows).embeddings
@@ -42,20 +41,15 @@ class TorchEngine:
         answers = extend(self._model, self._states, self._sums, self._snapshot.adjacency, new, mode, max_recompute)
         return replace(answers, embeddings=_on_host(answers.embeddings), logits=_on_host(answers.logits))
 
-    def _placed(self, states: NodeStates) -> NodeStates:
-        arrays = [states.inputs, *states.layers, *states.aggregates]
-        needed = sum(array.nbytes for array in {id(array): array for array in arrays}.values())
+    def _place(self, states: NodeStates) -> NodeStates:
+        """Copies the states to the GPU if they fit. The first layer may be the input states: an array is copied once."""
+        arrays = {id(array): array for array in (states.inputs, *states.layers, *states.aggregates)}
         free, _total = torch.cuda.mem_get_info(self._device)
-        if needed > GPU_SHARE * free:
+        if sum(array.nbytes for array in arrays.values()) > GPU_SHARE * free:
             return states
-        placed: dict[int, torch.Tensor] = {}
-
-        def place(array: NDArray[Any]) -> torch.Tensor:
-            if id(array) not in placed:  # the first layer may be the input states themselves
-                placed[id(array)] = torch.from_numpy(np.array(array)).to(self._device)
-            return placed[id(array)]
-
-        return NodeStates(place(states.inputs), tuple(map(place, states.layers)), tuple(map(place, states.aggregates)))
+        tensors = {key: torch.from_numpy(np.array(array)).to(self._device) for key, array in arrays.items()}
+        layers, aggregates = ([tensors[id(array)] for array in part] for part in (states.layers, states.aggregates))
+        return NodeStates(tensors[id(states.inputs)], tuple(layers), tuple(aggregates))
 
 
 def _on_host(array: Any) -> NDArray[np.float32]:

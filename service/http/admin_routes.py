@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from model_store import ModelVersions, SnapshotError, StoreError
-from service.http.errors import Refusal
+from service.errors import Refusal
 from service.http.event_stream import EventStream
 from service.jobs.job import Job
 from service.jobs.job_service import JobService

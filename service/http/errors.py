@@ -1,9 +1,7 @@
-"""The one table of HTTP status codes, and the code of every error.
+"""How HTTP reports errors: the one table of status codes, the headers, and the codes for errors of other layers.
 
-    Refusal                     an answer to the client that is not the one it asked for; `.code` is a key of STATUS
-    everything else             our own fault: the client learns no more than that, the log has the rest
-
-The mathematics and the store raise their own errors; `refusal_for` is where those become codes.
+`refusal_for` maps errors of sgformer, model_store and jobs to refusals. All other errors are faults of the service: the
+client learns nothing about them, and the log has the details.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_store import InvalidName, StoreBusy, StoreError, StoreUnavailable, UnknownModel, UnknownVersion
+from service.errors import Code, Refusal
 from service.jobs.ledger import InvalidSubmission, JobConflict, JobError, JobsUnavailable, UnknownJob
 from sgformer import NeighborhoodTooLarge, NewNodeError, SgformerError, UnknownNodeError
 
@@ -47,41 +46,29 @@ STATUS: Mapping[str, int] = {
     "store_busy": 503,
     "store_unavailable": 503,
 }
-JOB_CODES: Mapping[type[JobError], str] = {
+JOB_CODES: Mapping[type[JobError], Code] = {
     InvalidSubmission: "invalid",
     UnknownJob: "unknown_job",
     JobConflict: "conflict",
     JobsUnavailable: "jobs_unavailable",
 }
 RETRY_SECONDS = 1
-LONGEST_MESSAGE, LONGEST_DETAIL = 400, 200
-"""Messages and details may quote the request, which may be megabytes."""
 
 
-class Refusal(Exception):  # noqa: N818  # not an error of ours
-    """Says in one sentence what was wrong and what was expected."""
-
-    reply: Any = None
-    """Its encoded form, once there is one."""
+class HttpRefusal(Refusal):
+    """A refusal with extra headers, or after which the connection cannot be used (`closes`)."""
 
     def __init__(
-        self, code: str, message: str, *, headers: Mapping[str, str] | None = None, closes: bool = False, **details: Any
+        self, code: Code, message: str, *, headers: Mapping[str, str] | None = None, closes: bool = False, **details: Any
     ) -> None:
-        """`closes`: the connection cannot be used after this answer."""
-        super().__init__(_shortened(message, LONGEST_MESSAGE))
-        self.code = code
-        self.status, self.closes = STATUS[code], closes
-        self.details = {name: _shortened(value, LONGEST_DETAIL) for name, value in details.items()}
-        self.headers = dict(headers or {})
-        if self.status in (429, 503):
-            self.headers.setdefault("retry-after", str(RETRY_SECONDS))
-
-    def body(self) -> dict[str, Any]:
-        return {"error": str(self), "code": self.code, "details": self.details}
+        super().__init__(code, message, **details)
+        self.headers, self.closes = dict(headers or {}), closes
 
 
-def _shortened(value: Any, length: int) -> Any:
-    return f"{value[:length]}..." if isinstance(value, str) and len(value) > length else value
+def headers_for(refusal: Refusal) -> dict[str, str]:
+    headers = refusal.headers if isinstance(refusal, HttpRefusal) else {}
+    retry = {"retry-after": str(RETRY_SECONDS)} if STATUS[refusal.code] in (429, 503) else {}
+    return retry | headers
 
 
 def refusal_for(error: BaseException) -> Refusal:

@@ -12,7 +12,8 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from model_store.run_contract import RunEvent
-from service.http.errors import Refusal, refusal_for
+from service.errors import Refusal
+from service.http.errors import refusal_for
 from service.jobs.job import Job
 from service.jobs.job_folder import EventLine, Position
 from service.jobs.ledger import JobError, Ledger

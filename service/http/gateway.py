@@ -16,7 +16,8 @@ from typing import Any
 from starlette.routing import Match
 
 from service.admission import Admission, Lane
-from service.http.errors import Refusal, refusal_for
+from service.errors import Refusal
+from service.http.errors import HttpRefusal, refusal_for
 from service.http.reply import GZIP_FROM_BYTES, JSON, Reply
 from service.http.request import Request
 from service.http.security import Security
@@ -59,11 +60,13 @@ class Gateway:
         """Checks the head of a request. Raises Refusal."""
         headers, path = request.named, request.path
         if b"host" not in headers and request.version == "1.1":
-            raise Refusal("bad_http", "the request has no Host header, which HTTP/1.1 requires", closes=True)
+            raise HttpRefusal("bad_http", "the request has no Host header, which HTTP/1.1 requires", closes=True)
         request.key = self._security.check(path, headers.get(b"authorization"))
         if path in ANSWERED_HERE:
             if request.method != "POST":
-                raise Refusal("method_not_allowed", f"{path} takes POST, not {request.method}", headers={"allow": "POST"})
+                raise HttpRefusal(
+                    "method_not_allowed", f"{path} takes POST, not {request.method}", headers={"allow": "POST"}
+                )
             self.admission.check_rate(request.key)
         if request.method == "POST":
             _check_content(headers)
@@ -89,7 +92,7 @@ class Gateway:
         """Raises Refusal (413)."""
         limit = self.max_body_bytes(request)
         if length > limit:
-            raise Refusal("body_too_large", f"the body is larger than {limit:,} bytes", closes=True, limit=limit)
+            raise HttpRefusal("body_too_large", f"the body is larger than {limit:,} bytes", closes=True, limit=limit)
 
     def refused(self, request: Request, reply: Reply) -> None:
         """Counts and logs a request that the protocol has refused."""
@@ -103,7 +106,7 @@ class Gateway:
 
     def count_refusal(self, route: str, started: float) -> None:
         """Counts a refusal by admission. The log has one line for many of these (`admission`)."""
-        self._metrics.answered(route, 429, time.perf_counter() - started)
+        self._metrics.record_response(route, 429, time.perf_counter() - started)
 
     def answers(self, request: Request) -> bool:
         """True if `answer` answers this request; False if FastAPI does."""
@@ -113,8 +116,8 @@ class Gateway:
         """Answers /predict and /embed. Every failure becomes a reply."""
         try:
             reply = await self._reply(request)
-            if self._probation.watched is not None and (reply.status == 200 or reply.error == "internal"):
-                self._probation.answered(failed=reply.status != 200)  # other refusals are not the version's fault
+            if self._probation.version is not None and (reply.status == 200 or reply.error == "internal"):
+                self._probation.record_answer(failed=reply.status != 200)  # other refusals are not the version's fault
             if len(reply.content) >= GZIP_FROM_BYTES and request.accepts_gzip():
                 reply = await reply.compressed()
             request.connection.reply(request, reply)
@@ -185,8 +188,19 @@ class Gateway:
 
     def _finished(self, request: Request, route: str, status: int, sent: int, error: str | None) -> None:
         seconds = time.perf_counter() - request.started
-        self._metrics.answered(route, status, seconds)
-        self._log.write(request, route, status, seconds, sent, error)
+        self._metrics.record_response(route, status, seconds)
+        client = request.connection.client
+        self._log.write(
+            request_id=request.id,
+            client=client and client[0],
+            key=request.key,
+            method=request.method,
+            route=route,
+            code=status,
+            milliseconds=round(seconds * 1000, 3),
+            bytes=sent,
+            error=error,
+        )
 
 
 def _check_content(headers: dict[bytes, bytes]) -> None:

@@ -17,8 +17,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
 from model_store import ModelVersions, StoreError, UnknownVersion
+from service.errors import Refusal
 from service.http import openapi
-from service.http.errors import Refusal, refusal_for
+from service.http.errors import STATUS, HttpRefusal, headers_for, refusal_for
 from service.http.reply import GZIP_FROM_BYTES
 from service.jobs.ledger import JobError
 from service.rollout.probation import last_rollback
@@ -65,7 +66,7 @@ def pages(
         response_class=PlainTextResponse,
     )
     async def metrics_page() -> Response:
-        metrics.book()
+        metrics.flush()
         return Response(await asyncio.to_thread(metrics.page), media_type=CONTENT_TYPE)
 
     return app
@@ -92,7 +93,7 @@ def _add_models(app: FastAPI, rollout: Rollout) -> None:
     def models() -> ModelsAnswer:
         serving = rollout.current() if rollout.ready else None
         shown = serving and serving.origin | {"engine": serving.engine_name, "loading_seconds": serving.seconds}
-        answer: dict[str, Any] = {"serving": shown, "failure": rollout.failure, "probation": rollout.probation.watched}
+        answer: dict[str, Any] = {"serving": shown, "failure": rollout.failure, "probation": rollout.probation.version}
         try:
             versions = rollout.versions()
             state, numbers = versions.state(), versions.versions()
@@ -135,7 +136,7 @@ def _stored(versions: ModelVersions, version: int, live: bool) -> StoredVersion 
 
 def _add_errors(app: FastAPI) -> None:
     def response_for(refusal: Refusal) -> JSONResponse:
-        return JSONResponse(refusal.body(), refusal.status, headers=refusal.headers)
+        return JSONResponse(refusal.body(), STATUS[refusal.code], headers=headers_for(refusal))
 
     @app.exception_handler(Refusal)
     @app.exception_handler(StoreError)
@@ -158,9 +159,9 @@ def _add_errors(app: FastAPI) -> None:
     async def from_starlette(request: Request, error: HTTPException) -> JSONResponse:
         path, headers = request.url.path, dict(error.headers or {})
         if error.status_code == 404:
-            return response_for(Refusal("not_found", f"there is no {path}", headers=headers))
+            return response_for(HttpRefusal("not_found", f"there is no {path}", headers=headers))
         if error.status_code == 405:
-            return response_for(Refusal("method_not_allowed", f"{path} does not take {request.method}", headers=headers))
+            return response_for(HttpRefusal("method_not_allowed", f"{path} does not take {request.method}", headers=headers))
         return response_for(
             Refusal("not_json", "the body cannot be read as JSON")
         )  # FastAPI's error for bytes that are not text

@@ -19,7 +19,8 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service.admission import Admission, Place
-from service.http.errors import Refusal, refusal_for
+from service.errors import Refusal
+from service.http.errors import HttpRefusal, refusal_for
 from service.http.reply import Reply
 from service.http.request import Request, Unparsed, head_without_upgrade, new_request_id, origin_form
 
@@ -271,7 +272,8 @@ class Protocol(HttpToolsProtocol):
             self.transport.abort()
             return
         request.is_refused, request.body = True, bytearray()
-        keep = request.keep_alive and not request.expects_continue and not refusal.closes
+        closes = isinstance(refusal, HttpRefusal) and refusal.closes
+        keep = request.keep_alive and not request.expects_continue and not closes
         reply = Reply.refused(refusal)
         self._gateway.refused(request, reply)
         self._write(reply, request.id, keep, request.method)
@@ -295,7 +297,7 @@ class Protocol(HttpToolsProtocol):
             self._time_out_reader()
         elif self._in_body and self._receiving is not None and self._receiving is self._request:
             message = f"the body did not arrive within {self._gateway.body_seconds:g} s"
-            self.refuse(self._request, Refusal("slow_body", message, closes=True))
+            self.refuse(self._request, HttpRefusal("slow_body", message, closes=True))
             self.transport.close()
         elif self._in_head or self._in_body:
             self.transport.abort()
@@ -325,7 +327,7 @@ class Protocol(HttpToolsProtocol):
 
     def _refuse_incomplete(self) -> None:
         if self._request is not None and not self._request.is_complete:
-            self.refuse(self._request, Refusal("not_ready", "the service is shutting down", closes=True))
+            self.refuse(self._request, HttpRefusal("not_ready", "the service is shutting down", closes=True))
             self.transport.close()
 
     def _hang_up(self, refusal: Refusal) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from service.http.errors import Refusal
+from service.errors import Refusal
+from service.http.errors import STATUS, headers_for
 
 JSON = "application/json"
 GZIP_FROM_BYTES = 1024
@@ -30,10 +32,11 @@ class Reply:
     @classmethod
     def refused(cls, refusal: Refusal) -> Reply:
         """Made once per refusal: in an overload, one refusal is sent to many clients."""
-        if refusal.reply is None:
+        reply = _REPLIES.get(refusal)
+        if reply is None:
             content = orjson.dumps(refusal.body(), default=str)
-            refusal.reply = cls(refusal.status, content, headers=refusal.headers, error=refusal.code)
-        reply: Reply = refusal.reply
+            reply = cls(STATUS[refusal.code], content, headers=headers_for(refusal), error=refusal.code)
+            _REPLIES[refusal] = reply
         return reply
 
     async def compressed(self) -> Reply:
@@ -51,3 +54,6 @@ class Reply:
         content = self.content if with_content else b""
         parts = STATUS_LINE[self.status], default_headers, self._head, request_id.encode(), end, content
         return b"%b%b%bx-request-id: %b\r\n%b\r\n%b" % parts
+
+
+_REPLIES: WeakKeyDictionary[Refusal, Reply] = WeakKeyDictionary()

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import httptools
 
 from service.admission import Place
-from service.http.errors import Refusal
+from service.errors import Refusal
 
 if TYPE_CHECKING:
     from service.http.protocol import Protocol

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from service.http.errors import Refusal
+from service.errors import Refusal
+from service.http.errors import HttpRefusal
 from service.settings import Settings
 
 _CHALLENGE = {"www-authenticate": "Bearer"}
@@ -36,7 +37,7 @@ class Security:
 
     def _compare(self, authorization: bytes | None, expected: list[bytes]) -> str:
         if authorization is None or not authorization.lower().startswith(b"bearer "):
-            raise Refusal("unauthorized", "a key is needed: send Authorization: Bearer ...", headers=_CHALLENGE)
+            raise HttpRefusal("unauthorized", "a key is needed: send Authorization: Bearer ...", headers=_CHALLENGE)
         digest = _digest(authorization[7:].strip())
         # The sum compares all of them, so that the time reveals nothing.
         if not sum(hmac.compare_digest(digest, other) for other in expected):

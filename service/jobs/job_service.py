@@ -80,7 +80,7 @@ class JobService:
         for state in dict.fromkeys(states):
             if (job.id, state) not in self._counted:
                 if self.ledger.count_once(job.id, state):
-                    self._metrics.job_entered(job.model_copy(update={"state": state}))
+                    self._metrics.retrain_jobs.labels(state).inc()
                 self._counted.add((job.id, state))
 
 

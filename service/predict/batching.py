@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from service.engines.served_model import ServedModel
-from service.http.errors import Refusal
+from service.errors import Refusal
 from service.http.request import Request
 from service.predict.compute_process import ComputeProcess, ComputeProcessError
 from service.predict.results import NodeResults

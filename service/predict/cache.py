@@ -1,6 +1,6 @@
-"""A cache of answers. If it is slow, full, flushed or down, that costs a bounded delay, never an error.
+"""Caches of answers, local or in Redis. A cache that is slow, full or down costs a bounded delay, never an error.
 
-A key is the snapshot's hash and the question's: a swap can never serve an answer of another version.
+A key contains the hash of the snapshot and of the question, so that a version never gives an answer of another version.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import zlib
 from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from service.redis_connection import Backoff, cause_of, connection_options
 from service.settings import Settings
@@ -21,30 +21,36 @@ from service.telemetry.metrics import Metrics
 LOG = logging.getLogger("service.predict.cache")
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 10.0
 PULSE_SECONDS = 5.0
-MOST_PUTTING = 64
+MAX_WRITES = 64
 """Concurrent writes to Redis; further answers are not cached."""
-LARGEST_KEPT_BYTES = 1024 * 1024
+MAX_VALUE_BYTES = 1024 * 1024
 """Largest answer in Redis: compressing it blocks the event loop for 10 ms."""
 ENTRY_BYTES = 300
 """Memory of an entry of the local cache besides its value."""
 
 
-class Cache(Protocol):
+class Cache:
+    """The interface of both caches."""
+
     kind: str
 
     @property
     def available(self) -> bool:
-        """False while the cache is not used after a failure."""
-
-    async def get(self, key: str) -> bytes | None: ...
-
-    def put(self, key: str, value: bytes) -> None:
-        """Returns at once; the value is written in the background."""
+        """False during the backoff after a failure."""
+        return True
 
     def start(self) -> None:
         """Called once the event loop runs."""
 
-    async def close(self) -> None: ...
+    async def get(self, key: str) -> bytes | None:
+        raise NotImplementedError
+
+    def put(self, key: str, value: bytes) -> None:
+        """Returns at once; the value is written in the background."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Drops unfinished writes."""
 
 
 def cache_for(settings: Settings, metrics: Metrics) -> Cache | None:
@@ -53,10 +59,10 @@ def cache_for(settings: Settings, metrics: Metrics) -> Cache | None:
     return LocalCache(settings.cache_bytes) if settings.cache_bytes else None
 
 
-class LocalCache:
+class LocalCache(Cache):
     """The most recently used answers of this process, up to a limit in bytes."""
 
-    kind, available = "local", True
+    kind = "local"
 
     def __init__(self, limit: int) -> None:
         self._limit, self._size = limit, 0
@@ -77,14 +83,8 @@ class LocalCache:
         while self._size > self._limit:
             self._size -= len(self._values.popitem(last=False)[1]) + ENTRY_BYTES
 
-    def start(self) -> None:
-        pass
 
-    async def close(self) -> None:
-        self._values.clear()
-
-
-class RedisCache:
+class RedisCache(Cache):
     """Shared by all workers. After a failure it is not used for a while, with exponential backoff."""
 
     kind = "redis"
@@ -96,17 +96,21 @@ class RedisCache:
 
         self._client: Any = Redis.from_url(
             **connection_options(settings),
-            socket_timeout=None,  # a limit per step, of which a new connection has four; `_in_time` limits all of them
+            socket_timeout=None,  # a limit per step, and a new connection has four steps; `_in_time` limits all of them
             socket_connect_timeout=settings.redis_timeout_seconds,  # also limits closing a connection
-            retry=Retry(NoBackoff(), 0),  # a second attempt would double the promised delay
+            retry=Retry(NoBackoff(), 0),  # a second attempt would exceed the promised delay
         )
         self._in_time = partial(asyncio.timeout, settings.redis_timeout_seconds)
         self._ttl_ms = round(settings.cache_ttl_seconds * 1000)
         self._metrics = metrics
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
-        self._closed_until, self._full_until = 0.0, 0.0
-        self._putting: set[asyncio.Task[None]] = set()
+        self._unused_until, self._read_only_until = 0.0, 0.0
+        self._writes: set[asyncio.Task[None]] = set()
         self._pulse: asyncio.Task[None] | None = None
+
+    @property
+    def available(self) -> bool:
+        return time.monotonic() >= self._unused_until
 
     def start(self) -> None:
         self._pulse = asyncio.create_task(self._check_health())
@@ -116,38 +120,38 @@ class RedisCache:
             async with self._in_time():
                 stored = await self._client.get(f"sgf:{key}")
         except Exception as error:  # the answer is computed instead
-            self._failed(error)
+            self._note_failure(error)
             return None
-        self._answered()
-        if stored is None:
-            return None
-        value = _unpacked(stored)
-        if value is None:
+        self._note_success()
+        value = None if stored is None else _unpack(stored)
+        if stored is not None and value is None:
             self._metrics.cache_errors.inc()
         return value
 
     def put(self, key: str, value: bytes) -> None:
-        if len(value) > LARGEST_KEPT_BYTES:
-            return
-        if self.available and len(self._putting) < MOST_PUTTING and time.monotonic() >= self._full_until:
-            task = asyncio.get_running_loop().create_task(self._put(key, value))
-            self._putting.add(task)
-            task.add_done_callback(self._putting.discard)
+        can_write = self.available and len(self._writes) < MAX_WRITES and time.monotonic() >= self._read_only_until
+        if can_write and len(value) <= MAX_VALUE_BYTES:
+            task = asyncio.get_running_loop().create_task(self._write(key, value))
+            self._writes.add(task)
+            task.add_done_callback(self._writes.discard)
 
-    async def _put(self, key: str, value: bytes) -> None:
+    async def _write(self, key: str, value: bytes) -> None:
         from redis.exceptions import ResponseError
 
         try:
-            packed = _packed(value)
+            packed = _pack(value)
             async with self._in_time():
                 await self._client.set(f"sgf:{key}", packed, px=self._ttl_ms)
-        except ResponseError as error:
-            self._keeps_nothing(error)
+        except ResponseError as error:  # Redis is full or a read-only replica: it can still be read
+            self._metrics.cache_errors.inc()
+            if time.monotonic() >= self._read_only_until:  # of several concurrent writes, the first one is logged
+                self._read_only_until = time.monotonic() + LONGEST_PAUSE_SECONDS
+                LOG.warning("Redis refused a write (%s); writing again in %g s", cause_of(error), LONGEST_PAUSE_SECONDS)
         except Exception as error:  # the answer is not cached
-            self._failed(error)
+            self._note_failure(error)
 
     async def close(self) -> None:
-        for task in (self._pulse, *self._putting):
+        for task in (self._pulse, *self._writes):
             if task is not None:
                 task.cancel()
         with suppress(Exception):  # the process ends anyway
@@ -161,49 +165,37 @@ class RedisCache:
                 try:
                     async with self._in_time():
                         await self._client.ping()
-                except Exception as error:  # it is down
-                    self._failed(error)
+                except Exception as error:
+                    self._note_failure(error)
                 else:
-                    self._answered()
+                    self._note_success()
 
-    @property
-    def available(self) -> bool:
-        return time.monotonic() >= self._closed_until
-
-    def _answered(self) -> None:
+    def _note_success(self) -> None:
         if self._backoff.seconds:
             LOG.info("Redis answers again; the cache is in use")
             self._backoff.reset()
             self._metrics.cache_up.set(1)
 
-    def _keeps_nothing(self, error: Exception) -> None:
-        """Redis is full or a read-only replica: it can still be read."""
+    def _note_failure(self, error: Exception) -> None:
         self._metrics.cache_errors.inc()
-        if time.monotonic() >= self._full_until:  # else one of several concurrent writes
-            self._full_until = time.monotonic() + LONGEST_PAUSE_SECONDS
-            LOG.warning("Redis refused a write (%s); writing again in %g s", cause_of(error), LONGEST_PAUSE_SECONDS)
-
-    def _failed(self, error: Exception) -> None:
-        self._metrics.cache_errors.inc()
-        if not self.available:
-            return  # one of several concurrent requests: the failure counts once
-        self._metrics.cache_up.set(0)
-        self._closed_until = time.monotonic() + self._backoff.grow()
-        LOG.warning("Redis failed (%s); retrying in %g s", cause_of(error), self._backoff.seconds)
+        if self.available:  # else another concurrent request has failed first, and the backoff grows once
+            self._metrics.cache_up.set(0)
+            self._unused_until = time.monotonic() + self._backoff.grow()
+            LOG.warning("Redis failed (%s); retrying in %g s", cause_of(error), self._backoff.seconds)
 
 
-def _packed(value: bytes) -> bytes:
+def _pack(value: bytes) -> bytes:
     compressed = zlib.compress(value, 1)
     return zlib.crc32(compressed).to_bytes(4, "little") + compressed
 
 
-def _unpacked(stored: bytes) -> bytes | None:
-    """None for a value that this service did not write; it counts as a miss."""
+def _unpack(stored: bytes) -> bytes | None:
+    """None for a value that this service did not write."""
     if len(stored) < 4 or zlib.crc32(stored[4:]).to_bytes(4, "little") != stored[:4]:
         return None
     decoder = zlib.decompressobj()
     try:
-        value = decoder.decompress(stored[4:], LARGEST_KEPT_BYTES + 1)  # a forged value may expand to gigabytes
+        value = decoder.decompress(stored[4:], MAX_VALUE_BYTES + 1)  # a forged value may expand to gigabytes
     except zlib.error:
         return None
     return value if decoder.eof else None

@@ -1,13 +1,14 @@
-"""Encodes results as the bytes of an answer, column by column.
+"""Encodes results as the bytes of an answer.
 
-orjson writes a whole column at once, which costs a fraction of writing it value by value; its values are then filled into a
-template, row by row.
+orjson encodes a whole column at once, which costs a fraction of encoding it value by value. The values of all columns are
+then filled into a template of a row.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,17 @@ import orjson
 from numpy.typing import NDArray
 
 from service.engines.served_model import ServedModel
-from service.http.errors import Refusal
+from service.errors import Refusal
 from service.predict.questions import Question
 from service.predict.results import NodeResults
 
 FORMAT = 2
-"""Changes with the bytes of answers, so that cached answers of another release are not served."""
+"""Increased when the bytes of answers change, so that cached answers of another release are not served."""
 Ids = Sequence[int | str]
 Columns = dict[bytes, Iterable[Any]]
-"""By the template of its field, a column: one value of JSON, or number, per node."""
+"""Columns by the template of their field. A column has a JSON value, or a number, per node."""
 Part = tuple[Ids, NodeResults]
-"""Nodes, by the names that the request has for them."""
+"""Nodes, by the ids of the request, and their results."""
 
 
 def predictions_json(model: ServedModel, question: Question, parts: Sequence[Part]) -> bytes:
@@ -43,6 +44,7 @@ def embeddings_npy(parts: Sequence[Part]) -> bytes:
 
 
 def check_finite(parts: Sequence[Part]) -> None:
+    """Raises Refusal (no_answer): JSON has no NaN and no infinity."""
     for ids, results in parts:
         row = results.first_row_not_finite()
         if row is not None:
@@ -50,29 +52,26 @@ def check_finite(parts: Sequence[Part]) -> None:
 
 
 def _document(model: ServedModel, objects: Sequence[bytes]) -> bytes:
-    return b"".join((model.derive(_origin)[:-1], b',"predictions":[', b",".join(objects), b"]}"))
+    return b"".join((model.derive(_origin), b',"predictions":[', b",".join(objects), b"]}"))
 
 
 def _origin(model: ServedModel) -> bytes:
-    return orjson.dumps(model.origin)
+    """The beginning of an answer, without the closing brace."""
+    return orjson.dumps(model.origin)[:-1]
 
 
 def _classes(model: ServedModel) -> list[bytes]:
-    """The fields of a prediction of each class."""
+    """The fields that name a class, for each class."""
     names = model.classes or [str(number) for number in range(model.config.out_features)]
     return [b'"label":%d,"class":%b' % (label, orjson.dumps(name)) for label, name in enumerate(names)]
 
 
 def _objects(columns: Columns, constant: bytes = b"") -> bytes:
-    """`{"a":1,"b":2},{"a":3,"b":4}` from the columns `"a":%b` and `"b":%b`, and what is the same in every row."""
+    """`{"a":1,"b":2},{"a":3,"b":4}` from the columns `"a":%b` and `"b":%b`; `constant` ends every row."""
     template = b"{%b%b}" % (b",".join(columns), constant)
-    values = [list(column) for column in columns.values()]
-    count, width = len(values[0]), len(values)
-    filling: list[Any] = [None] * (count * width)
-    for place, column in enumerate(values):
-        filling[place::width] = column
-    # Filled in at once: row by row it costs half as much again.
-    return b",".join([template] * count) % tuple(filling)
+    rows = list(zip(*columns.values(), strict=True))
+    # One call of `%`: a call per row costs half as much again.
+    return b",".join([template] * len(rows)) % tuple(chain.from_iterable(rows))
 
 
 def _predictions(model: ServedModel, question: Question, ids: Ids, results: NodeResults) -> bytes:
@@ -102,18 +101,18 @@ def _probabilities(labels: Sequence[bytes], question: Question, results: NodeRes
 
 def _top(labels: Sequence[bytes], shares: NDArray[np.float32], count: int) -> bytes:
     top = np.argsort(-shares, kind="stable")[:count]
-    return _objects({b"%b": [labels[k] for k in top], b'"probability":%b': _numbers(shares[top])})
+    return _objects({b"%b": [labels[label] for label in top], b'"probability":%b': _numbers(shares[top])})
 
 
 def _multilabel(model: ServedModel, question: Question, results: NodeResults) -> Columns:
     labels = [np.flatnonzero(row > 0).tolist() for row in results.logits]
     columns: Columns = {b'"labels":%b': map(orjson.dumps, labels)}
     if (names := model.classes) is not None:
-        columns[b'"classes":%b'] = [orjson.dumps([names[k] for k in one]) for one in labels]
+        columns[b'"classes":%b'] = [orjson.dumps([names[label] for label in row]) for row in labels]
     return columns | _probabilities(model.derive(_classes), question, results)
 
 
-def _regression(_loaded: ServedModel, _question: Question, results: NodeResults) -> Columns:
+def _regression(_model: ServedModel, _question: Question, results: NodeResults) -> Columns:
     if results.logits.shape[1] == 1:
         return {b'"value":%b': _numbers(results.logits[:, 0])}
     return {b'"value":[%b]': _rows(results.logits)}
@@ -135,7 +134,7 @@ def _numbers(numbers: Sequence[Any] | NDArray[Any]) -> list[bytes]:
 
 
 def _rows(array: NDArray[np.float32]) -> list[bytes]:
-    """Of each row, what stands between its brackets."""
+    """The JSON of each row, without its brackets."""
     return _text(array)[2:-2].split(b"],[")
 
 

@@ -9,13 +9,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from service.engines.served_model import ServedModel
-from service.http.errors import Refusal, refusal_for
+from service.errors import Refusal
 from service.http.request import Request
 from service.predict import encoding
 from service.predict.batching import Batcher
 from service.predict.cache import Cache
 from service.predict.encoding import Part
-from service.predict.questions import NewNode, NodeId, Question, SparseFeatures, parsed
+from service.predict.questions import NewNode, NodeId, Question, SparseFeatures, parse_question
 from service.predict.rows import KnownRows, NewRows
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
@@ -43,9 +43,9 @@ class Predictor:
             current: returns the version in service, which stays open until the answer is encoded.
         """
         start = time.perf_counter()
-        question = parsed(request.content(self._settings.max_body_bytes), self._settings.max_body_weight)
+        question = parse_question(request.content(self._settings.max_body_bytes), self._settings.max_body_weight)
         self._check_limits(question)
-        self._metrics.spent("parse", time.perf_counter() - start)
+        self._metrics.record_stage("parse", time.perf_counter() - start)
         model = current().acquire()
         try:
             if self._cache is None or not (question.new_nodes or self._settings.cache_known):
@@ -87,14 +87,14 @@ class Predictor:
         encoding.check_finite(parts)
         answered = time.perf_counter()
         seconds = sum(results.seconds for _, results in parts)
-        self._metrics.spent("compute", seconds)
-        self._metrics.spent("queue", answered - start - seconds)
+        self._metrics.record_stage("compute", seconds)
+        self._metrics.record_stage("queue", answered - start - seconds)
         try:
             if form == "predictions":
                 return encoding.predictions_json(model, question, parts)
             return encoding.embeddings_npy(parts) if form == "npy" else encoding.embeddings_json(model, parts)
         finally:
-            self._metrics.spent("encode", time.perf_counter() - answered)
+            self._metrics.record_stage("encode", time.perf_counter() - answered)
 
     def _check_limits(self, question: Question) -> None:
         neighbors = sum(len(node.neighbors) for node in question.new_nodes)
@@ -107,13 +107,15 @@ class Predictor:
                 raise Refusal("batch_too_large", f"{count:,} {what} in one request, the limit is {limit:,}", limit=limit)
 
 
-def _refusal_with_id(error: NewNodeError | NeighborhoodTooLarge, names: Sequence[NodeId]) -> Refusal:
+def _refusal_with_id(error: NewNodeError | NeighborhoodTooLarge, names: Sequence[NodeId]) -> Exception:
     """The error counts new nodes from 0; the client knows them by their ids."""
-    refusal = refusal_for(error)
     if error.item is None:
-        return refusal
-    name, details = names[error.item], {key: value for key, value in refusal.details.items() if key != "item"}
-    return Refusal(refusal.code, f"new node {name!r}: {error.message}", node=name, **details)
+        return error
+    name = names[error.item]
+    message = f"new node {name!r}: {error.message}"
+    if isinstance(error, NeighborhoodTooLarge):
+        return Refusal("neighborhood_too_large", message, node=name, size=error.size, limit=error.limit)
+    return Refusal("invalid", message, node=name)
 
 
 def new_nodes(model: ServedModel, question: Question) -> NewNodes:

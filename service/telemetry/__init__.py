@@ -1,4 +1,4 @@
-"""What operators see: the log, the metrics and the capacity of the machine.
+"""What operators see: the log and the metrics.
 
-Takes plain values from everywhere and imports no other folder of the service.
+Functions here take plain values. This folder imports no other module of the service, so that every module can use it.
 """

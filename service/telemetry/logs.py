@@ -1,7 +1,7 @@
-"""JSON lines on standard error: one per request, and one per event. No payloads, no secrets.
+"""The log: JSON lines on standard error, one per request and one per event, without request bodies and secrets.
 
-A thread writes them. A reader of the log that stalls therefore stalls nothing else: up to MAX_WAITING_BYTES wait for it,
-further lines are dropped and counted (`sgf_log_lines_dropped_total`).
+A thread writes the lines, so that a reader of the log that stalls delays no request. At most MAX_WAITING_BYTES wait to be
+written; further lines are dropped and counted (`sgf_log_lines_dropped_total`).
 """
 
 from __future__ import annotations
@@ -17,26 +17,10 @@ from typing import Any
 
 import orjson
 
-from service.http.request import Request
-
-_OURS = {"seconds", "request_id"}
-"""Extras that our own log calls may carry."""
+EXTRA_FIELDS = ("seconds", "request_id")
+"""Values of `extra` in log calls that become fields of the line."""
 MAX_WAITING_BYTES = 4 * 2**20
 CLOSE_SECONDS = 1.0
-
-
-class JsonFormatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        line |= {name: getattr(record, name) for name in _OURS if hasattr(record, name)}
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str, option=orjson.OPT_UTC_Z).decode()
 
 
 class LogWriter(logging.Handler):
@@ -44,7 +28,6 @@ class LogWriter(logging.Handler):
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
-        self.setFormatter(JsonFormatter())
         self.dropped_lines = 0
         self._descriptor = descriptor
         self._waiting: deque[bytes] = deque()
@@ -52,10 +35,22 @@ class LogWriter(logging.Handler):
         self._changed = threading.Condition()
         threading.Thread(target=self._write_all, name="log", daemon=True).start()
 
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: getattr(record, name) for name in EXTRA_FIELDS if hasattr(record, name)}
+        if record.exc_info:
+            line["exception"] = logging.Formatter().formatException(record.exc_info)
+        return orjson.dumps(line, default=str, option=orjson.OPT_UTC_Z).decode()
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self.put([self.format(record).encode() + b"\n"])
-        except Exception:  # the caller of a log function must not fail for it
+        except Exception:  # a log call must not fail its caller
             self.dropped_lines += 1
 
     def put(self, lines: list[bytes]) -> None:
@@ -69,7 +64,7 @@ class LogWriter(logging.Handler):
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Waits until everything is written, for CLOSE_SECONDS at most."""
+        """Waits until all lines are written, for at most CLOSE_SECONDS."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting_bytes, CLOSE_SECONDS)
         super().close()
@@ -78,21 +73,17 @@ class LogWriter(logging.Handler):
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting)
-                data = self._waiting.popleft()
-            with suppress(OSError):  # the reader is gone: there is no better place to say so
-                _write(self._descriptor, data)
+                data = unwritten = self._waiting.popleft()
+            with suppress(OSError):  # the reader has closed the pipe, and there is no other place to report that
+                while unwritten:
+                    unwritten = unwritten[os.write(self._descriptor, unwritten) :]
             with self._changed:
                 self._waiting_bytes -= len(data)
                 self._changed.notify_all()
 
 
-def _write(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
 def set_up() -> LogWriter:
-    """Once per process: everything that logs, logs as JSON lines from now on."""
+    """Makes all loggers of this process write JSON lines. A second call has no effect."""
     root = logging.getLogger()
     for handler in root.handlers:
         if isinstance(handler, LogWriter):
@@ -104,12 +95,12 @@ def set_up() -> LogWriter:
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
-        logger.propagate = name != "uvicorn.access"  # we have our own line per request
+        logger.propagate = name != "uvicorn.access"  # AccessLog takes its place
     return writer
 
 
 class AccessLog:
-    """Collects a line per request; `flush` hands them to the writer, many at once."""
+    """Collects one line per request; `flush` passes the lines to the writer, many at once."""
 
     def __init__(self, writer: LogWriter | None) -> None:
         """Without a writer nothing is logged."""
@@ -125,22 +116,8 @@ class AccessLog:
             lines, self._lines = self._lines, []
             self._writer.put(lines)
 
-    def write(self, request: Request, route: str, code: int, seconds: float, sent: int, error: str | None) -> None:
-        if self._writer is None:
-            return
-        client = request.connection.client
-        line = {
-            "time": datetime.now(UTC),
-            "level": "info",
-            "logger": "service.access",
-            "request_id": request.id,
-            "client": client and client[0],
-            "key": request.key,
-            "method": request.method,
-            "route": route,
-            "code": code,
-            "milliseconds": round(seconds * 1000, 3),
-            "bytes": sent,
-            "error": error,
-        }
-        self._lines.append(orjson.dumps(line, option=orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE))
+    def write(self, **fields: str | float | None) -> None:
+        """Adds the line of one request."""
+        if self._writer is not None:
+            line = {"time": datetime.now(UTC), "level": "info", "logger": "service.access", **fields}
+            self._lines.append(orjson.dumps(line, option=orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE))

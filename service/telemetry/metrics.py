@@ -1,6 +1,6 @@
-"""Every metric, in one place. Names are fixed (contract); units are in them; no label grows with the graph.
+"""All metrics. Their names are part of the contract, units are in the names, and no label grows with the graph.
 
-With several workers each writes into files below PROMETHEUS_MULTIPROC_DIR, and whichever answers /metrics adds them up.
+Each worker writes its metrics to files below PROMETHEUS_MULTIPROC_DIR; the worker that answers /metrics adds them up.
 """
 
 from __future__ import annotations
@@ -13,218 +13,182 @@ from collections import Counter as Counts
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import get_args
+from typing import Literal
 
 import numpy as np
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    generate_latest,
-    multiprocess,
-    values,
-)
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess, values
 
-from service.engines.served_model import ServedModel
-from service.jobs.job import Job, State
-from service.telemetry.capacity import container_memory
-from service.telemetry.metrics_folder import identity, is_alive
+from service.telemetry.process_info import container_memory, identity, is_alive, owner_of
 
+CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 20_000, 100_000)
 SHED_REASONS = ("queue", "bytes", "rate", "deadline", "gone")
-CONTENT_TYPE = CONTENT_TYPE_LATEST
-DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
+SWAP_RESULTS = ("taken", "refused", "failed", "rolled_back")
+JOB_STATES = ("queued", "running", "succeeded", "failed", "cancelled")
+FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+Merge = Literal["livesum", "livemin", "livemax", "liveall", "livemostrecent"]
+"""How the values of a gauge in all living workers become one."""
 
 
 class BulkHistogram(Histogram):
-    """Takes many observations at the price of a few."""
+    """A histogram that takes many observations for the cost of a few."""
 
     def observe_all(self, amounts: Sequence[float]) -> None:
-        places = np.searchsorted(self._upper_bounds, amounts)  # the first bound that is not below
+        buckets = np.searchsorted(self._upper_bounds, amounts)  # the first bound that is not below the amount
         self._sum.inc(sum(amounts))
-        for place, count in enumerate(np.bincount(places).tolist()):
+        for bucket, count in enumerate(np.bincount(buckets).tolist()):
             if count:
-                self._buckets[place].inc(count)
+                self._buckets[bucket].inc(count)
 
 
-@dataclass
 class Metrics:
-    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
-    store: Path | None = None
-    """Its file system is measured."""
+    """Of one worker.
 
-    def __post_init__(self) -> None:
-        new = self.registry
-        _know_the_process()
-        self.requests = Counter("sgf_requests_total", "Answers, by route and status.", ["route", "code"], registry=new)
-        self.seconds = BulkHistogram(
-            "sgf_request_duration_seconds",
-            "From the head of a request to the last of its answer, handed to the system.",
-            ["route"],
-            buckets=SECONDS,
-            registry=new,
-        )
-        self.stages = BulkHistogram(
-            "sgf_stage_duration_seconds", "Of one request, by stage.", ["stage"], buckets=SECONDS, registry=new
-        )
-        self.batch_nodes = Histogram("sgf_batch_nodes", "New nodes answered in one go.", buckets=SIZES, registry=new)
-        self.queue_depth = _gauge("sgf_queue_depth", "Requests that wait or run.", new, "livesum")
-        self.buffered = _gauge("sgf_buffered_bytes", "Request bodies and unread answers that are held.", new, "livesum")
-        self.shed = Counter("sgf_shed_total", "Requests that were refused for lack of capacity.", ["reason"], registry=new)
-        self.dropped_lines = Counter("sgf_log_lines_dropped_total", "Log lines dropped: their reader stalls.", registry=new)
-        self.cache_lookups = Counter("sgf_cache_lookups_total", "Look-ups.", ["kind", "result"], registry=new)
-        self.cache_errors = Counter(
-            "sgf_cache_errors_total", "Failures of the cache, and values it did not write.", registry=new
-        )
-        self.cache_up = _gauge("sgf_cache_up", "0 where Redis failed when it was last needed.", new, "livemin")
-        self.recomputed = Histogram(
-            "sgf_recomputed_nodes", "Stored states recomputed for one new node.", buckets=SIZES, registry=new
-        )
-        self.info = _gauge("sgf_model_info", "1 for the version that is served.", new, "livemax", ["version", "snapshot"])
-        self.swaps = Counter(
-            "sgf_model_swaps_total",
-            "Attempts to change the version, by result.",
-            ["result"],
-            registry=new,
-        )
-        self.created = _gauge(
-            "sgf_model_created_timestamp_seconds", "When the served version was published.", new, "livemin"
-        )
-        self.nodes = _gauge("sgf_graph_nodes", "Nodes of the served graph.", new, "livemax")
-        self.edges = _gauge("sgf_graph_edges", "Edges of the served graph.", new, "livemax")
-        self.ready = _gauge("sgf_ready", "1 where every worker has a version in service.", new, "livemin")
-        self.memory = _gauge("sgf_process_memory_bytes", "Resident memory, mapped files included.", new, "liveall")
-        self.peak_memory = _gauge("sgf_process_peak_memory_bytes", "The most that it was.", new, "liveall")
-        self.memory_used = _gauge(
-            "sgf_memory_used_bytes", "Of the container, without page cache; 0: it has no limit.", new, "livemostrecent"
-        )
-        self.memory_limit = _gauge("sgf_memory_limit_bytes", "Of the container; 0: none.", new, "livemostrecent")
-        self.store_free = _gauge("sgf_store_free_bytes", "Of the store's file system.", new, "livemostrecent")
-        self.store_size = _gauge("sgf_store_size_bytes", "Of the store's file system.", new, "livemostrecent")
-        self.started = _gauge("sgf_process_start_time_seconds", "When the newest worker started.", new, "livemax")
-        self.started.set(time.time())
-        self.retrain_jobs = Counter("sgf_retrain_jobs_total", "Retrainings that entered a state.", ["state"], registry=new)
-        self.retrain_waiting = _gauge("sgf_retrain_jobs_waiting", "Retrainings nobody has begun.", new, "livemostrecent")
-        self.retrain_workers = _gauge("sgf_retrain_workers", "Connected processes that can train.", new, "livemostrecent")
-        self.retrain_epoch = _gauge("sgf_retrain_epoch", "Of the retraining under way.", new, "livemostrecent")
-        self.build = _gauge("sgf_build_info", "Of this software.", new, "livemax", ["version"])
-        self.build.labels(_version()).set(1)
-        self.ready.set(0)
-        self._answered: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
-        self._spent: defaultdict[str, list[float]] = defaultdict(list)
-        self._turned_away: Counts[str] = Counts()
+    Methods `record_...` only remember their values, and `flush` writes many of them at once: a metric that all workers share
+    costs a good part of the answer for a known node. All of these are called on the event loop.
+    """
+
+    def __init__(self, store: Path | None = None) -> None:
+        """The metrics include the free space of the file system of the store."""
+        if os.environ.get(FOLDER_VARIABLE):  # by default every count makes a system call for the process number
+            process = identity(os.getpid())
+            values.ValueClass = values.MultiProcessValue(lambda: process)  # type: ignore[no-untyped-call]  # their stub
+        self.registry, self._store = CollectorRegistry(), store
+        self._declare_requests()
+        self._declare_state()
+        self._set_initial_values()
+        self._responses: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+        self._stages: defaultdict[str, list[float]] = defaultdict(list)
+        self._shed: Counts[str] = Counts()
         self._dropped_lines = 0
-        self.cache_up.set(1)
-        self.retrain_waiting.set(0)
-        self.retrain_workers.set(0)
-        self.retrain_epoch.set(0)
-        self._start_at_zero()
+        self._served: tuple[str, str] | None = None
 
-    def _start_at_zero(self) -> None:
-        """A series that first appears as 1 has not increased for Prometheus."""
-        swaps, states = ("taken", "refused", "failed", "rolled_back"), get_args(State)
-        for counter, labels in ((self.shed, SHED_REASONS), (self.swaps, swaps), (self.retrain_jobs, states)):
+    def _declare_requests(self) -> None:
+        counter = partial(Counter, registry=self.registry)
+        duration = partial(BulkHistogram, buckets=SECONDS, registry=self.registry)
+        size = partial(Histogram, buckets=SIZES, registry=self.registry)
+        self.requests = counter("sgf_requests_total", "Responses, by route and status code.", ["route", "code"])
+        about = "From the complete head of a request until its response is passed to the system."
+        self.seconds = duration("sgf_request_duration_seconds", about, ["route"])
+        self.stages = duration("sgf_stage_duration_seconds", "Duration of each stage of a request.", ["stage"])
+        self.batch_nodes = size("sgf_batch_nodes", "New nodes computed in one batch.")
+        self.recomputed = size("sgf_recomputed_nodes", "Stored states recomputed for one new node.")
+        self.shed = counter("sgf_shed_total", "Requests refused for lack of capacity, by reason.", ["reason"])
+        self.dropped_lines = counter("sgf_log_lines_dropped_total", "Log lines dropped because the log is not read.")
+        self.cache_lookups = counter("sgf_cache_lookups_total", "Look-ups, by cache and result.", ["kind", "result"])
+        self.cache_errors = counter("sgf_cache_errors_total", "Failures of the cache, and invalid values found in it.")
+        self.swaps = counter("sgf_model_swaps_total", "Attempts to change the served version, by result.", ["result"])
+        self.retrain_jobs = counter("sgf_retrain_jobs_total", "Retraining jobs that entered a state.", ["state"])
+
+    def _declare_state(self) -> None:
+        gauge = self._gauge
+        self.queue_depth = gauge("sgf_queue_depth", "livesum", "Requests that wait or run.")
+        self.buffered = gauge("sgf_buffered_bytes", "livesum", "Request bodies and unread responses in memory.")
+        self.cache_up = gauge("sgf_cache_up", "livemin", "0 if the last use of Redis failed.")
+        self.ready = gauge("sgf_ready", "livemin", "1 if every worker serves a version.")
+        self.info = gauge("sgf_model_info", "livemax", "1 for the served version.", ["version", "snapshot"])
+        self.created = gauge("sgf_model_created_timestamp_seconds", "livemin", "Publication of the served version.")
+        self.nodes = gauge("sgf_graph_nodes", "livemax", "Nodes of the served graph.")
+        self.edges = gauge("sgf_graph_edges", "livemax", "Edges of the served graph.")
+        self.memory = gauge("sgf_process_memory_bytes", "liveall", "Resident memory, with mapped files.")
+        self.peak_memory = gauge("sgf_process_peak_memory_bytes", "liveall", "Largest resident memory so far.")
+        about = "Memory of the container, without page cache; 0 if it has no limit."
+        self.memory_used = gauge("sgf_memory_used_bytes", "livemostrecent", about)
+        self.memory_limit = gauge("sgf_memory_limit_bytes", "livemostrecent", "Memory limit of the container; 0: none.")
+        self.store_free = gauge("sgf_store_free_bytes", "livemostrecent", "Free space of the store's file system.")
+        self.store_size = gauge("sgf_store_size_bytes", "livemostrecent", "Size of the store's file system.")
+        self.started = gauge("sgf_process_start_time_seconds", "livemax", "Start of the newest worker.")
+        self.retrain_waiting = gauge("sgf_retrain_jobs_waiting", "livemostrecent", "Retraining jobs in the queue.")
+        self.retrain_workers = gauge("sgf_retrain_workers", "livemostrecent", "Connected processes that can train.")
+        self.retrain_epoch = gauge("sgf_retrain_epoch", "livemostrecent", "Epoch of the running retraining job.")
+        self.build = gauge("sgf_build_info", "livemax", "Version of this software.", ["version"])
+
+    def _gauge(self, name: str, merge: Merge, about: str, labels: Sequence[str] = ()) -> Gauge:
+        return Gauge(name, about, labels, registry=self.registry, multiprocess_mode=merge)
+
+    def _set_initial_values(self) -> None:
+        """Counters start at 0: Prometheus sees no increase in a series that first appears as 1."""
+        self.started.set(time.time())
+        self.cache_up.set(1)
+        for unknown in (self.retrain_waiting, self.retrain_workers, self.retrain_epoch):
+            unknown.set(0)
+        try:
+            self.build.labels(version("sgformer-serving")).set(1)
+        except PackageNotFoundError:
+            self.build.labels("unknown").set(1)
+        series = (self.shed, SHED_REASONS), (self.swaps, SWAP_RESULTS), (self.retrain_jobs, JOB_STATES)
+        for counter, labels in series:
             for label in labels:
                 counter.labels(label)
         for route in ("/predict", "/embed"):
             self.requests.labels(route, "200")
             self.seconds.labels(route)
 
-    def answered(self, route: str, status: int, seconds: float) -> None:
-        """Noted, to be booked with others: a metric that all workers share costs a good part of a known node's answer."""
-        self._answered[route, status].append(seconds)
+    def record_response(self, route: str, status: int, seconds: float) -> None:
+        self._responses[route, status].append(seconds)
 
-    def spent(self, stage: str, seconds: float) -> None:
-        """Of one request, noted as well."""
-        self._spent[stage].append(seconds)
+    def record_stage(self, stage: str, seconds: float) -> None:
+        self._stages[stage].append(seconds)
 
-    def turned_away(self, reason: str) -> None:
-        """Noted as well: in an overload they are most."""
-        self._turned_away[reason] += 1
+    def record_shed(self, reason: str) -> None:
+        self._shed[reason] += 1
 
-    def book(self, dropped_lines: int | None = None) -> None:
-        """Books what was noted since the last time. Noting and booking are the event loop's: nothing comes in between."""
+    def flush(self, dropped_lines: int | None = None) -> None:
+        """Writes what was recorded since the last call. `dropped_lines`: of the log, since the start."""
         if dropped_lines is not None and dropped_lines > self._dropped_lines:
             self.dropped_lines.inc(dropped_lines - self._dropped_lines)
             self._dropped_lines = dropped_lines
-        answered, self._answered = self._answered, defaultdict(list)  # first: what cannot be booked is not kept for ever
-        spent, self._spent = self._spent, defaultdict(list)
-        turned_away, self._turned_away = self._turned_away, Counts()
-        for (route, status), noted in answered.items():
-            self.requests.labels(route, str(status)).inc(len(noted))
-            self.seconds.labels(route).observe_all(noted)
-        for stage, noted in spent.items():
-            self.stages.labels(stage).observe_all(noted)
-        for reason, count in turned_away.items():
+        responses, self._responses = self._responses, defaultdict(list)  # first, so that a failure does not keep them
+        stages, self._stages = self._stages, defaultdict(list)
+        shed, self._shed = self._shed, Counts()
+        for (route, status), durations in responses.items():
+            self.requests.labels(route, str(status)).inc(len(durations))
+            self.seconds.labels(route).observe_all(durations)
+        for stage, durations in stages.items():
+            self.stages.labels(stage).observe_all(durations)
+        for reason, count in shed.items():
             self.shed.labels(reason).inc(count)
 
-    def serving(self, loaded: ServedModel, before: ServedModel | None) -> None:
-        if before is not None:
-            self.info.labels(str(before.version), before.id).set(0)
-        self.info.labels(str(loaded.version), loaded.id).set(1)
-        self.created.set(datetime.fromisoformat(loaded.snapshot.manifest.created).timestamp())
-        self.nodes.set(loaded.num_nodes)
-        self.edges.set(loaded.snapshot.manifest.sizes.adjacency_entries // 2)
+    def set_model(self, version: int, snapshot: str, created: float, nodes: int, edges: int) -> None:
+        """This worker serves another version. `created`: seconds since 1970."""
+        if self._served is not None:
+            self.info.labels(*self._served).set(0)
+        self._served = str(version), snapshot
+        self.info.labels(*self._served).set(1)
+        self.created.set(created)
+        self.nodes.set(nodes)
+        self.edges.set(edges)
         self.ready.set(1)
 
-    def job_entered(self, job: Job) -> None:
-        """Called by whoever made the change, so that every state of a job is counted once over all workers."""
-        self.retrain_jobs.labels(job.state).inc()
-
-    def remember_memory(self) -> None:
+    def measure_memory(self) -> None:
         self.peak_memory.set(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-        with suppress(OSError):  # only Linux has it
+        with suppress(OSError):  # only Linux has this file
             self.memory.set(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE"))
 
-    def measure(self) -> None:
-        """Reads files and the store's file system, which may be slow: not for the event loop."""
-        self.remember_memory()
+    def page(self) -> bytes:
+        """The metrics of all workers in the text format of Prometheus, measured now and recorded until the last flush.
+
+        Reads files, which may be slow: not for the event loop.
+        """
+        self.measure_memory()
         memory = container_memory()
         self.memory_used.set(memory.used_bytes if memory else 0)
         self.memory_limit.set(memory.limit_bytes if memory else 0)
         with suppress(OSError):  # the store may not exist yet
-            space = shutil.disk_usage(self.store or "")
+            space = shutil.disk_usage(self._store or "")
             self.store_free.set(space.free)
             self.store_size.set(space.total)
-
-    def page(self) -> bytes:
-        """In Prometheus' text format, over all workers. What was noted must be booked before; this may run in any thread."""
-        self.measure()
-        if os.environ.get(DIRECTORY):
-            _forget_dead_workers(Path(os.environ[DIRECTORY]))
-            together = CollectorRegistry()
-            multiprocess.MultiProcessCollector(together)  # type: ignore[no-untyped-call]  # their stub
-            return generate_latest(together)
-        return generate_latest(self.registry)
-
-
-def _know_the_process() -> None:
-    """By default every count asks the system for the process's number, which costs more than the counting."""
-    if os.environ.get(DIRECTORY):
-        process = identity(os.getpid())
-        values.ValueClass = values.MultiProcessValue(lambda: process)  # type: ignore[no-untyped-call]  # their stub
-
-
-def _forget_dead_workers(folder: Path) -> None:
-    """A worker that was killed left its gauges: they would say for ever that it is not ready."""
-    for process in {path.stem.rpartition("_")[2] for path in folder.glob("gauge_live*.db")}:
-        if not is_alive(process):
-            multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]  # their stub
-
-
-def _gauge(name: str, about: str, registry: CollectorRegistry, mode: str, labels: list[str] | None = None) -> Gauge:
-    return Gauge(name, about, labels or [], registry=registry, multiprocess_mode=mode)  # type: ignore[arg-type]  # a literal
-
-
-def _version() -> str:
-    try:
-        return version("sgformer-serving")
-    except PackageNotFoundError:
-        return "unknown"
+        folder = os.environ.get(FOLDER_VARIABLE)
+        if not folder:
+            return generate_latest(self.registry)
+        for process in {owner_of(path) for path in Path(folder).glob("gauge_live*.db")}:
+            if not is_alive(process):  # else the gauges of a killed worker would state for ever that it is not ready
+                multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]  # their stub
+        merged = CollectorRegistry()
+        multiprocess.MultiProcessCollector(merged)  # type: ignore[no-untyped-call]  # their stub
+        return generate_latest(merged)

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from service.settings import THREAD_LIMITS
-from service.telemetry.metrics_folder import identity, remove_leftovers
+from service.telemetry.process_info import identity, remove_leftovers
 from tests.service.serving import in_processes, until
 
 QUESTION = b'POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 14\r\n\r\n{"nodes": [1]}'

@@ -12,7 +12,7 @@ import pytest
 
 from service.__main__ import main
 from service.app import create_app
-from service.http.errors import Refusal
+from service.errors import Refusal
 from service.http.security import Security
 from service.settings import Settings, SettingsError, table
 from tests.service.serving import in_thread, refused
@@ -44,7 +44,7 @@ def test_variables_and_flags() -> None:
         ("SGF_REDIS_URL", "http://x:secret@y", "SGF_REDIS_URL is (hidden): expected redis://, rediss:// or unix://"),
         ("SGF_ADMIN_TOKEN", "short", "SGF_ADMIN_TOKEN is (hidden): expected at least 16 characters"),
         ("SGF_API_KEYS", "short", "SGF_API_KEYS is (hidden): expected keys of at least 16 characters, separated by commas"),
-        ("SGF_JOBS", "redis", "SGF_JOBS is 'redis': expected SGF_REDIS_URL to say which"),
+        ("SGF_JOBS", "redis", "SGF_JOBS is 'redis': expected the address of Redis in SGF_REDIS_URL"),
         ("SGF_PROBATION_FAILURES", "20", "SGF_PROBATION_FAILURES is '20': expected a share above 0, at most 1"),
         ("SGF_WORKRES", "2", "SGF_WORKRES is not a setting, expected one of SGF_STORE, SGF_MODEL"),
     ],

@@ -26,7 +26,7 @@ def test_states_are_placed_where_they_fit_and_else_gathered_from_the_host(
 ) -> None:
     engine, expected = TorchEngine(snapshot, "cpu"), NumpyEngine(snapshot)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (free, 2**40))
-    engine._states = states = engine._placed(snapshot.states)
+    engine._states = states = engine._place(snapshot.states)
     assert [isinstance(one, torch.Tensor) for one in (states.inputs, *states.layers)] == [placed] * (1 + len(states.layers))
     same = snapshot.states.layers[0] is snapshot.states.inputs
     assert (states.layers[0] is states.inputs) == same, "what is one array stays one"

@@ -20,7 +20,7 @@ import pytest
 
 from model_store import Store
 from service.admission import PATIENCE, REFUSAL_SECONDS, WINDOW_SECONDS, Admission, Lane, Place
-from service.http.errors import Refusal
+from service.errors import Refusal
 from service.http.gateway import Gateway
 from service.predict.predictor import Answer, Predictor
 from service.settings import Settings

@@ -21,7 +21,7 @@ from service.admission import Place
 from service.engines.engine import NumpyEngine
 from service.engines.served_model import ServedModel
 from service.engines.torch_engine import TorchEngine
-from service.http.errors import Refusal
+from service.errors import Refusal
 from service.predict.batching import Batcher
 from service.predict.results import NodeResults
 from service.predict.rows import KnownRows, NewRows

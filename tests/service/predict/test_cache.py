@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from model_store import Store
-from service.predict.cache import ENTRY_BYTES, LARGEST_KEPT_BYTES, LocalCache, RedisCache
-from service.predict.questions import parsed
+from service.predict.cache import ENTRY_BYTES, MAX_VALUE_BYTES, LocalCache, RedisCache
+from service.predict.questions import parse_question
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
 from tests.model_store.samples import publish
@@ -80,9 +80,9 @@ def test_the_same_question_however_it_is_written() -> None:
         b'{"new_nodes": [{"id": "a", "features": [1, 2], "neighbors": [1]}]}',
         b'{"new_nodes": [{"id": "a", "features": [1, 2], "neighbors": [1, 3]}], "top_k": 1}',
     ]
-    digests = [parsed(body, 10**6).digest() for body in same]
+    digests = [parse_question(body, 10**6).digest() for body in same]
     assert len(set(digests)) == 1
-    assert len({*digests, *(parsed(body, 10**6).digest() for body in others)}) == 1 + len(others)
+    assert len({*digests, *(parse_question(body, 10**6).digest() for body in others)}) == 1 + len(others)
 
 
 def test_what_redis_did_not_get_from_us_is_a_miss(store: Path, redis_server: RedisServer) -> None:
@@ -91,7 +91,7 @@ def test_what_redis_did_not_get_from_us_is_a_miss(store: Path, redis_server: Red
         until(lambda: bool(redis_server.client.keys("sgf:*")))
         (key,) = redis_server.client.keys("sgf:*")
         good = redis_server.client.get(key)
-        bomb = zlib.compress(b"0" * (LARGEST_KEPT_BYTES + 2))
+        bomb = zlib.compress(b"0" * (MAX_VALUE_BYTES + 2))
         forged = zlib.crc32(bomb).to_bytes(4, "little") + bomb
         for damage in (b"", b"soup", good[:-3], b"\0" * 50, forged):
             until(lambda: redis_server.client.get(key) == good)  # kept behind the answer's back
@@ -183,14 +183,14 @@ def test_an_answer_that_takes_long_to_pack_is_no_fault_of_redis(
         time.sleep(0.3)
         return value
 
-    monkeypatch.setattr("service.predict.cache._packed", slowly)
+    monkeypatch.setattr("service.predict.cache._pack", slowly)
 
     async def main() -> None:
         cache = RedisCache(Settings(redis_url=redis_server.url, redis_timeout_seconds=0.25), Metrics())
         await cache.get("greet")
-        cache.put("large", b"x" * (LARGEST_KEPT_BYTES + 1))
+        cache.put("large", b"x" * (MAX_VALUE_BYTES + 1))
         cache.put("slow", b"x")
-        await asyncio.gather(*cache._putting)
+        await asyncio.gather(*cache._writes)
         assert cache.available
         await cache.close()
 

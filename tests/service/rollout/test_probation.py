@@ -16,7 +16,7 @@ import pytest
 from model_store import HistoryEntry, ModelVersions, Store, StoreUnavailable
 from model_store.versions.activation_log import ActivationLog
 from service.engines.served_model import load
-from service.http.errors import Refusal
+from service.errors import Refusal
 from service.predict.batching import Batcher
 from service.rollout.probation import Probation
 from service.settings import Settings
@@ -99,12 +99,12 @@ def test_a_version_that_somebody_rolled_back_to_is_not_judged(two: Path) -> None
     versions, settings = Store(two).model("demo"), Settings(store=two, probation_answers=1)
     probation = Probation(settings, Metrics())
     probation.begin(versions, 1)
-    assert probation.watched == 1
+    assert probation.version == 1
     versions.activate(2)
     versions.rollback()
-    probation.answered(failed=True)
-    probation.look(versions)
-    assert (probation.watched, versions.live()) == (None, 1)
+    probation.record_answer(failed=True)
+    probation.check(versions)
+    assert (probation.version, versions.live()) == (None, 1)
 
 
 def test_a_roll_back_that_finds_the_store_busy_is_tried_again(two: Path) -> None:
@@ -112,17 +112,17 @@ def test_a_roll_back_that_finds_the_store_busy_is_tried_again(two: Path) -> None
     versions.activate(2)
     probation = Probation(Settings(store=two, probation_answers=1), Metrics())
     probation.begin(versions, 2)
-    probation.answered(failed=True)
+    probation.record_answer(failed=True)
     with locked_by_a_stopped_process(two / "demo" / ".lock"):
-        probation.look(versions)
-        assert (probation.watched, versions.live()) == (2, 2)
-    probation.look(versions)
-    assert (probation.watched, versions.live()) == (None, 1)
+        probation.check(versions)
+        assert (probation.version, versions.live()) == (2, 2)
+    probation.check(versions)
+    assert (probation.version, versions.live()) == (None, 1)
 
 
 def looks(store: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Waits until so many workers have looked after their version twice: the second look began after the call."""
-    look, looked = Probation.look, Counter[int]()
+    look, looked = Probation.check, Counter[int]()
 
     def counted(self: Probation, versions: ModelVersions) -> None:
         look(self, versions)
@@ -132,7 +132,7 @@ def looks(store: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]
         looked.clear()
         until(lambda: sum(times >= 2 for times in list(looked.values())) == workers)
 
-    monkeypatch.setattr(Probation, "look", counted)
+    monkeypatch.setattr(Probation, "check", counted)
     return looked_twice
 
 

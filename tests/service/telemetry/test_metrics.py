@@ -31,10 +31,10 @@ def test_many_observations_at_once_are_the_same_as_one_by_one() -> None:
 def test_what_was_noted_is_booked_once() -> None:
     metrics = Metrics()
     for status in (200, 200, 429):
-        metrics.answered("/predict", status, 0.002)
-    metrics.spent("parse", 0.0001)
+        metrics.record_response("/predict", status, 0.002)
+    metrics.record_stage("parse", 0.0001)
     for _ in range(2):
-        metrics.book()
+        metrics.flush()
         page = metrics.page().decode()
         assert 'sgf_requests_total{code="200",route="/predict"} 2.0' in page
         assert 'sgf_requests_total{code="429",route="/predict"} 1.0' in page

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from service.telemetry.capacity import CGROUPS, ContainerMemory, container_memory
+from service.telemetry.process_info import CGROUPS, ContainerMemory, container_memory
 
 LIMIT_BYTES = 512 * 2**20
 HELD_BYTES = 100 * 2**20
 HOLD = f"""
 import os, sys
 from pathlib import Path
-from service.telemetry.capacity import container_memory
+from service.telemetry.process_info import container_memory
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 held = bytearray(os.urandom(2**20) * {HELD_BYTES // 2**20})
 print(*container_memory())
