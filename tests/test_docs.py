@@ -11,11 +11,13 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from importlib import import_module
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.commands import commands_of
+from tests.commands import blocks_of, commands_of
+from tests.test_rooms import FOLDERS_MAY_IMPORT
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -139,3 +141,29 @@ def test_folders_and_modules_of_the_architecture_page_exist() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     paths = [path for path in re.findall(r"`([a-z_/]+(?:/|\.py))`", page) if "/" in path]
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_first_diagram_shows_the_import_directions_that_are_enforced() -> None:
+    diagram = next(block.text for block in blocks_of(ROOT, "docs/architecture.md") if block.language == "mermaid")
+    drawn = set()
+    for package, text in re.findall(r'subgraph (\w+)\["\w+/"\]\n(.*?)\n    end', diagram, re.DOTALL):
+        folder_names = dict(re.findall(r'(\w+)\["(\w+)/"\]', text))
+        arrows: dict[str, set[str]] = {name: set() for name in folder_names.values()}
+        for line in text.splitlines():
+            groups = [re.findall(r"\w+", part) for part in re.sub(r'\["\w+/"\]', "", line).split("-->")]
+            for sources, targets in pairwise(groups):
+                for source in sources:
+                    arrows[folder_names[source]] |= {folder_names[target] for target in targets}
+        imports = {name: set(FOLDERS_MAY_IMPORT[f"{package}/{name}"].split()) & set(arrows) for name in arrows}
+        assert reachable(arrows) == reachable(imports), package
+        drawn |= {f"{package}/{name}" for name in arrows}
+    assert drawn == set(FOLDERS_MAY_IMPORT)
+
+
+def reachable(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Adds the targets of the targets. The arrows have no cycle."""
+
+    def targets_of(name: str) -> set[str]:
+        return arrows[name].union(*map(targets_of, arrows[name]))
+
+    return {name: targets_of(name) for name in arrows}
