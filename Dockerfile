@@ -55,9 +55,9 @@ RUN if [ "$VARIANT" = cpu ]; then set -- --no-build-isolation; fi \
     && /opt/pip/bin/pip --python /opt/sgformer/bin/python uninstall --yes setuptools
 
 FROM build AS build-worker
-# Give it the address of PyTorch's index of CPU builds: on PyPI, torch is a CUDA build of some gigabytes, and nothing here trains on a
-# GPU. Empty: whatever the registry has. See deploy/README.md.
-ARG TORCH_INDEX_URL=
+# PyTorch's own index of CPU builds: on PyPI, torch is a CUDA build of some gigabytes, and training uses no GPU.
+# Empty: the package registry alone. See deploy/README.md.
+ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install \
     ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} ".[cpu,train]"
 COPY --from=code / ./

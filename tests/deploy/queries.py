@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 import promql_parser
@@ -35,14 +34,17 @@ def of_dashboard(dashboard: dict[str, Any]) -> Iterator[str]:
         yield text
 
 
-def of_alerts(path: Path = ALERTS) -> Iterator[str]:
-    for group in yaml.safe_load(path.read_text())["groups"]:
-        yield from (rule["expr"] for rule in group["rules"])
+def alert_rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
 
 
-def read_dashboard(path: Path = DASHBOARD) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+def of_alerts() -> list[str]:
+    return [rule["expr"] for rule in alert_rules()]
+
+
+def read_dashboard() -> dict[str, Any]:
+    dashboard: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    return dashboard
 
 
 def needed(query: str) -> set[tuple[str, str]]:

@@ -16,7 +16,7 @@ from model_store import Store
 from service.settings import Settings
 from tests.commands import commands_of
 from tests.deploy import manifests, queries
-from tests.deploy.compose_file import password_file
+from tests.deploy.deployment_files import password_file
 from tests.deploy.tools import ROOT, run
 from tests.model_store.samples import publish
 

@@ -14,7 +14,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 
 from service.jobs.redis_ledger import KEPT_SECONDS
 from tests.deploy import manifests
-from tests.deploy.compose_file import compose
+from tests.deploy.deployment_files import compose
 from tests.deploy.tools import ROOT, run
 from tests.service.redis_server import redis_binary
 from tests.service.serving import free_port, until

@@ -33,28 +33,22 @@ class Proxy(NamedTuple):
     https_port: int
 
 
+def make_certificate(folder: Path) -> Path:
+    """Writes a certificate of localhost and its key as the proxy expects them, and returns their folder."""
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    files = ["-keyout", folder / "privkey.pem", "-out", folder / "fullchain.pem"]
+    run(need("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *subject, *files)
+    folder.chmod(0o755)
+    (folder / "privkey.pem").chmod(0o644)  # the proxy in a container has another user
+    return folder
+
+
 @contextmanager
 def proxy(folder: Path, upstream: int, **replaced: str) -> Iterator[Proxy]:
     """nginx with the configuration of compose: other ports, paths and upstream, and these words replaced."""
     nginx, http_port, https_port = need("nginx"), free_port(), free_port()
     (folder / "certificates").mkdir()
-    key, certificate = folder / "certificates" / "privkey.pem", folder / "certificates" / "fullchain.pem"
-    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
-    run(
-        need("openssl"),
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "1",
-        *subject,
-        "-keyout",
-        key,
-        "-out",
-        certificate,
-    )
+    certificate = make_certificate(folder / "certificates") / "fullchain.pem"
     text = CONFIG.read_text()
     places = {"/tmp/": f"{folder}/", "/etc/sgformer-tls": str(folder), "service:8000": f"127.0.0.1:{upstream}"}  # noqa: S108
     if os.geteuid() == 0:  # in the container nginx is not root, and its workers have its user

@@ -1,0 +1,84 @@
+"""A Docker engine for `make verify-deploy`, and the two programs that talk to it: docker and Compose.
+
+The machine's engine is used where one answers. Elsewhere `own_engine` starts one, as root, with its data and its socket in a
+temporary folder, and stops it at the end.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.tools import ROOT, need, run
+from tests.service.serving import until
+
+PARENT = "/var/tmp"  # noqa: S108  # gigabytes: on disk, where /tmp may be memory
+Result = subprocess.CompletedProcess[str]
+
+
+def docker(*arguments: str | Path, **options: Any) -> Result:
+    """Runs the docker command. Raises AssertionError with its output where it fails."""
+    return run(need("docker"), *arguments, **options)
+
+
+def engine_answers() -> bool:
+    return docker("version", "--format", "{{.Server.Version}}", check=False).returncode == 0
+
+
+@contextmanager
+def own_engine() -> Iterator[None]:
+    """Starts an engine that `docker` and `Compose` use until the block ends."""
+    if os.geteuid() != 0:
+        pytest.fail("no Docker engine answers, and only root can start one")
+    folder = Path(tempfile.mkdtemp(prefix="verify-deploy-", dir=PARENT))
+    socket = f"unix://{folder}/docker.sock"
+    options = [f"--data-root={folder}/data", f"--exec-root={folder}/run", f"--pidfile={folder}/pid", f"--host={socket}"]
+    options += ["--storage-driver=overlay2", "--bridge=none"]  # builds use the machine's network, Compose makes its own
+    with pytest.MonkeyPatch.context() as patch, (folder / "log").open("w") as log:
+        patch.setenv("DOCKER_HOST", socket)
+        with subprocess.Popen([need("dockerd"), *options], stdout=log, stderr=log) as process:
+            try:
+                until(lambda: process.poll() is not None or engine_answers())
+                assert process.poll() is None, f"dockerd did not start:\n{(folder / 'log').read_text()[-3000:]}"
+                yield
+            finally:
+                process.terminate()
+                process.wait(timeout=60)
+    shutil.rmtree(folder)
+
+
+@functools.cache
+def compose_command() -> list[str]:
+    """Compose as a plugin of docker, or as a program of its own."""
+    plugin = docker("compose", "version", check=False).returncode == 0
+    return [need("docker"), "compose"] if plugin else [need("docker-compose")]
+
+
+class Compose:
+    """The compose file as it is, with a project name and variables of its own; a .env of this folder is not read."""
+
+    def __init__(self, **variables: str) -> None:
+        self.variables = variables
+
+    def __call__(self, *arguments: str, seconds: float = 300, **variables: str) -> str:
+        """Runs Compose and returns what it prints. Raises AssertionError where it fails."""
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("SGF_", "COMPOSE_"))}
+        command = [*compose_command(), "--project-name", "sgformer-verify", "--env-file", "/dev/null", *arguments]
+        return run(*command, seconds=seconds, cwd=ROOT, env=environ | self.variables | variables).stdout
+
+    def container(self, service: str) -> str:
+        """The id of the service's container, running or not."""
+        return self("ps", "--all", "--quiet", service).strip()
+
+    def inside(self, service: str, *command: str, check: bool = True) -> Result:
+        """Runs a command in the service's container."""
+        return docker("exec", self.container(service), *command, check=check)
