@@ -64,16 +64,17 @@ def compose_command() -> list[str]:
 
 
 class Compose:
-    """The compose file as it is, with a project name and variables of its own; a .env of this folder is not read."""
+    """The compose file as it is, with a project name and a .env file of its own."""
 
-    def __init__(self, **variables: str) -> None:
-        self.variables = variables
+    def __init__(self, env_file: Path, **variables: str) -> None:
+        self.env_file, self.variables = env_file, variables
+        env_file.write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
 
     def __call__(self, *arguments: str, seconds: float = 300, **variables: str) -> str:
-        """Runs Compose and returns what it prints. Raises AssertionError where it fails."""
+        """Runs Compose with variables that go over .env. Raises AssertionError where it fails."""
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("SGF_", "COMPOSE_"))}
-        command = [*compose_command(), "--project-name", "sgformer-verify", "--env-file", "/dev/null", *arguments]
-        return run(*command, seconds=seconds, cwd=ROOT, env=environ | self.variables | variables).stdout
+        command = [*compose_command(), "--project-name", "sgformer-verify", "--env-file", self.env_file, *arguments]
+        return run(*command, seconds=seconds, cwd=ROOT, env=environ | variables).stdout
 
     def container(self, service: str) -> str:
         """The id of the service's container, running or not."""

@@ -78,6 +78,7 @@ def stack(available: set[str], tmp_path_factory: pytest.TempPathFactory) -> Iter
         name: free_port() for name in ("SGF_PORT", "SGF_ADMIN_PORT", "SGF_TLS_PORT", "SGF_TLS_HTTP_PORT", "GRAFANA_PORT")
     }
     compose = Compose(
+        certificates / "env",
         SGF_IMAGE=SERVING,
         SGF_WORKER_IMAGE=WORKER,
         SGF_ADMIN_TOKEN=TOKEN,
