@@ -59,8 +59,8 @@ def own_engine() -> Iterator[None]:
 @functools.cache
 def compose_command() -> list[str]:
     """Compose as a plugin of docker, or as a program of its own."""
-    plugin = docker("compose", "version", check=False).returncode == 0
-    return [need("docker"), "compose"] if plugin else [need("docker-compose")]
+    plugin = shutil.which("docker") and docker("compose", "version", check=False).returncode == 0
+    return ["docker", "compose"] if plugin else [need("docker-compose")]
 
 
 class Compose:

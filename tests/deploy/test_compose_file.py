@@ -32,7 +32,8 @@ from tests.deploy.deployment_files import (
     is_below,
     password_file,
 )
-from tests.deploy.tools import ROOT, need, run
+from tests.deploy.docker_engine import compose_command
+from tests.deploy.tools import ROOT, run
 
 EXPOSED = {"service", "service-gpu"}
 SERVING = EXPOSED | {"admin"}
@@ -71,7 +72,7 @@ def test_the_file_follows_the_specification_of_compose() -> None:
 
 @pytest.mark.parametrize("profile", ["none", "observability", "gpu", "tls"])
 def test_compose_accepts_the_file(profile: str) -> None:
-    run(need("docker-compose"), "--profile", profile, "config", "--quiet", cwd=ROOT)
+    run(*compose_command(), "--profile", profile, "config", "--quiet", cwd=ROOT)
 
 
 def test_compose_passes_what_env_says(tmp_path: Path) -> None:
@@ -80,7 +81,7 @@ def test_compose_passes_what_env_says(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text(text.replace("SGF_PORT=8000", "SGF_PORT=9000") + "SGF_MAX_RECOMPUTE=50000\n")
     (tmp_path / "docker-compose.yml").write_text(COMPOSE.read_text())
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SGF_")}
-    services = compose(run(need("docker-compose"), "config", cwd=tmp_path, env=environ).stdout)["services"]
+    services = compose(run(*compose_command(), "config", cwd=tmp_path, env=environ).stdout)["services"]
     environment = {name: str(value) for name, value in services["service"]["environment"].items()}
     settings = Settings.from_env(environment | password_file(tmp_path))
     assert (settings.max_recompute, settings.port) == (50_000, 8000)

@@ -30,7 +30,7 @@ def test_whoever_is_not_root_is_told_what_is_missing(tmp_path: Path) -> None:
     apt = {"apt-get": f"touch {tmp_path}/called"}
     told = install(tmp_path, INSTALLER.read_text(), dpkg="exit 1", id="echo 1000", **apt)
     assert told.returncode == 1
-    assert "needs prometheus buildah" in told.stderr
+    assert "needs debootstrap" in told.stderr
     assert not (tmp_path / "called").exists()
 
 
