@@ -267,11 +267,9 @@ def test_prometheus_scrapes_evaluates_the_rules_and_answers_the_dashboard(stack:
     until(lambda: health(stack, "prometheus") == "healthy")
     check_confined(stack, "prometheus")
     until(lambda: targets(stack) == {"service:8000": "up", "admin:8000": "up"})
-    panels = [target for panel in queries.read_dashboard()["panels"] for target in panel.get("targets", ())]
-    shown = queries.of_dashboard({"panels": [{"targets": panels}], "annotations": {"list": []}})
-    waiting = [query for query in shown if "ALERTS" not in query]  # the dashboard lists alerts; none fires
+    shown = [query for query in queries.of_panels(queries.read_dashboard()["panels"]) if "ALERTS" not in query]
     with steady_requests(stack):
-        until(lambda: not [query for query in waiting if not result_of(stack, query)], seconds=120)
+        until(lambda: all(result_of(stack, query) for query in shown), seconds=120)
     rules = [rule for group in ask_prometheus(stack, "rules")["groups"] for rule in group["rules"]]
     assert {rule["name"] for rule in rules} == {rule["alert"] for rule in queries.alert_rules()}
     until(
