@@ -62,7 +62,7 @@ def drain_seconds() -> float:
     options: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logs, "set_up", lambda: None)
-        patch.setattr(uvicorn, "run", lambda *_, **given: options.update(given))
+        patch.setattr(uvicorn, "run", lambda *_, **arguments: options.update(arguments))
         patch.setattr(signal, "signal", lambda *_: None)
         for name in ("PROMETHEUS_MULTIPROC_DIR", *THREAD_LIMITS):
             patch.setenv(name, "")  # `serve` sets it; the patch restores it

@@ -1,7 +1,7 @@
 """A Docker engine for `make verify-deploy`, and the two programs that talk to it: docker and Compose.
 
-The machine's engine is used where one answers. Elsewhere `own_engine` starts one, as root, with its data and its socket in a
-temporary folder, and stops it at the end.
+The checks use the machine's engine if it answers. Otherwise `own_engine` starts an engine, as root, with its data and its
+socket in a temporary folder, and stops it at the end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def engine_answers() -> bool:
 def own_engine() -> Iterator[None]:
     """Starts an engine that `docker` and `Compose` use until the block ends."""
     if os.geteuid() != 0:
-        pytest.fail("no Docker engine answers, and only root can start one")
+        pytest.fail("no Docker engine answers, and only root can start an engine")
     folder = Path(tempfile.mkdtemp(prefix="verify-deploy-", dir=PARENT))
     socket = f"unix://{folder}/docker.sock"
     options = [f"--data-root={folder}/data", f"--exec-root={folder}/run", f"--pidfile={folder}/pid", f"--host={socket}"]

@@ -39,7 +39,7 @@ def built(overlay: str) -> list[Manifest]:
 def named(manifests: list[Manifest], kind: str, name: str = "sgformer") -> Manifest:
     """The manifest of a kind and a name. kustomize adds a hash to the name of a ConfigMap."""
     pattern = re.compile(rf"{name}(-[a-z0-9]{{10}})?")
-    return next(one for one in of_kind(manifests, kind) if pattern.fullmatch(one["metadata"]["name"]))
+    return next(manifest for manifest in of_kind(manifests, kind) if pattern.fullmatch(manifest["metadata"]["name"]))
 
 
 def of_kind(manifests: list[Manifest], *kinds: str) -> list[Manifest]:
@@ -84,4 +84,4 @@ def volume(manifest: Manifest, name: str) -> Manifest:
     """A volume of the manifest's pods, or a template of a claim. Empty where there is none of that name."""
     claims = manifest["spec"].get("volumeClaimTemplates", ())
     volumes = [*pod(manifest).get("volumes", ()), *({"name": claim["metadata"]["name"], "claim": True} for claim in claims)]
-    return next((one for one in volumes if one["name"] == name), {})
+    return next((entry for entry in volumes if entry["name"] == name), {})

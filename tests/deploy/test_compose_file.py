@@ -118,8 +118,8 @@ def test_nothing_is_open_by_default() -> None:
 def test_ports_lead_to_the_programs(services: Services) -> None:
     inside = {key: [image_variable("SGF_PORT")] for key in SERVING} | {"grafana": ["3000"], "tls": ["8443", "8080"]}
     ports = {name: service["ports"] for name, service in services.items() if "ports" in service}
-    assert {name: [port.rpartition(":")[2] for port in found] for name, found in ports.items()} == inside
-    published = [port.rpartition(":")[0] for found in ports.values() for port in found]
+    assert {name: [port.rpartition(":")[2] for port in listed] for name, listed in ports.items()} == inside
+    published = [port.rpartition(":")[0] for listed in ports.values() for port in listed]
     assert len(published) == len(set(published))
 
 
@@ -127,8 +127,8 @@ def test_networks_connect_what_belongs_together_and_nothing_else(services: Servi
     internal = {name for name, network in compose()["networks"].items() if (network or {}).get("internal")}
     networks = {name: set(service.get("networks", ())) for name, service in services.items()}
     connected = [("prometheus", name) for name in SERVING] + [(name, "redis") for name in USES_REDIS]
-    for one, other in [*connected, ("grafana", "prometheus"), ("tls", "service")]:
-        assert networks[one] & networks[other], f"{one} does not reach {other}"
+    for source, target in [*connected, ("grafana", "prometheus"), ("tls", "service")]:
+        assert networks[source] & networks[target], f"{source} does not reach {target}"
     assert not networks["redis"] & (networks["grafana"] | networks["prometheus"] | networks["tls"])
     assert {name for name in networks if networks[name] - internal} == {
         name for name in services if "ports" in services[name]

@@ -132,7 +132,9 @@ def test_every_name_that_is_used_is_defined(manifests: list[Manifest]) -> None:
     for name, manifest, container in every_container(manifests):
         for mount in container.get("volumeMounts", ()):
             assert volume(manifest, mount["name"]), f"{name} mounts {mount['name']}"
-        claims = [one["persistentVolumeClaim"] for one in pod(manifest).get("volumes", ()) if "persistentVolumeClaim" in one]
+        claims = [
+            entry["persistentVolumeClaim"] for entry in pod(manifest).get("volumes", ()) if "persistentVolumeClaim" in entry
+        ]
         maps = [source["configMapRef"] for source in container.get("envFrom", ()) if "configMapRef" in source]
         assert {("PersistentVolumeClaim", claim["claimName"]) for claim in claims} <= defined, name
         assert {("ConfigMap", source["name"]) for source in maps} <= defined, name
@@ -142,7 +144,9 @@ def test_every_name_that_is_used_is_defined(manifests: list[Manifest]) -> None:
     for manifest in of_kind(manifests, "Service", "PodDisruptionBudget"):
         selector = manifest["spec"]["selector"]
         chosen = selector.get("matchLabels", selector).items()
-        assert any(containers(one) and chosen <= labels(one).items() for one in manifests), manifest["metadata"]["name"]
+        assert any(containers(workload) and chosen <= labels(workload).items() for workload in manifests), manifest[
+            "metadata"
+        ]["name"]
 
 
 def test_probes_ask_what_the_service_answers(manifests: list[Manifest], statuses: Statuses) -> None:
@@ -163,7 +167,8 @@ def test_ports_lead_to_the_programs(manifests: list[Manifest]) -> None:
         assert {port["containerPort"] for port in container.get("ports", ())} <= {expected}, name
     for service in of_kind(manifests, "Service"):
         selector = {"matchLabels": service["spec"]["selector"]}
-        chosen = [container for one in manifests if selects(selector, labels(one)) for container in containers(one)]
+        workloads = [manifest for manifest in manifests if selects(selector, labels(manifest))]
+        chosen = [container for workload in workloads for container in containers(workload)]
         open_ports = {port["name"] for container in chosen for port in container.get("ports", ())}
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= open_ports, service["metadata"]["name"]
 
@@ -195,7 +200,7 @@ def test_folders_of_the_images_are_in_their_claims(manifests: list[Manifest]) ->
         assert "emptyDir" in volume(manifest, mounts(container)["/tmp"]["name"]), name  # noqa: S108  # in a container
         folders = {"store": "SGF_STORE"} | ({"data": "SGF_DATA_ROOT"} if name in (ADMIN, WORKER) else {})
         for claim, setting in folders.items():
-            (mount,) = (one for path, one in mounts(container).items() if is_below(image_variable(setting), path))
+            (mount,) = (entry for path, entry in mounts(container).items() if is_below(image_variable(setting), path))
             assert volume(manifest, mount["name"])["persistentVolumeClaim"]["claimName"] == claim, name
             assert mount.get("readOnly", False) == ((name, claim) in {(EXPOSED, "store"), (ADMIN, "data")}), name
 

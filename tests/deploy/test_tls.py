@@ -79,9 +79,12 @@ def listens(port: int) -> bool:
 def served(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     """In front of a real service."""
     need("nginx")
-    with in_processes(store) as running, proxy(tmp_path_factory.mktemp("proxy"), running.client.base_url.port or 0) as found:
-        until(lambda: found.client.get("/health/ready").status_code == 200)
-        yield found
+    with (
+        in_processes(store) as running,
+        proxy(tmp_path_factory.mktemp("proxy"), running.client.base_url.port or 0) as running_proxy,
+    ):
+        until(lambda: running_proxy.client.get("/health/ready").status_code == 200)
+        yield running_proxy
 
 
 def check_error(response: httpx.Response, status: int, code: str) -> None:
@@ -133,13 +136,15 @@ def test_only_tls_1_2_and_1_3_are_spoken(served: Proxy) -> None:
 
 def test_an_old_version_of_tls_would_be_found(tmp_path: Path) -> None:
     protocols = {"ssl_protocols TLSv1.2": "ssl_protocols TLSv1.1 TLSv1.2"}
-    with proxy(tmp_path, free_port(), **protocols, **{"ssl_ciphers ECDHE": "ssl_ciphers DEFAULT@SECLEVEL=0:ECDHE"}) as found:
-        assert handshake(found.https_port, "tls1_1")
+    with proxy(
+        tmp_path, free_port(), **protocols, **{"ssl_ciphers ECDHE": "ssl_ciphers DEFAULT@SECLEVEL=0:ECDHE"}
+    ) as running_proxy:
+        assert handshake(running_proxy.https_port, "tls1_1")
 
 
 def test_without_the_service_the_proxy_answers_with_an_error_of_the_same_shape(tmp_path: Path) -> None:
-    with proxy(tmp_path, free_port()) as found:
-        check_error(found.client.get("/health/live"), 503, "not_ready")
+    with proxy(tmp_path, free_port()) as running_proxy:
+        check_error(running_proxy.client.get("/health/live"), 503, "not_ready")
 
 
 def test_a_client_that_sends_its_head_slowly_is_disconnected(tmp_path: Path) -> None:
@@ -168,10 +173,10 @@ class EchoHandler(BaseHTTPRequestHandler):
 def test_the_proxy_forwards_no_upgrade_and_always_a_request_id(tmp_path: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), EchoHandler) as upstream:
         threading.Thread(target=upstream.serve_forever, daemon=True).start()
-        with proxy(tmp_path, upstream.server_address[1]) as found:
+        with proxy(tmp_path, upstream.server_address[1]) as running_proxy:
             upgrade = {"connection": "upgrade", "upgrade": "websocket", "authorization": "Bearer key"}
-            head = found.client.get("/", headers=upgrade | {"x-request-id": "from-me"}).json()
+            head = running_proxy.client.get("/", headers=upgrade | {"x-request-id": "from-me"}).json()
             assert not {"upgrade", "connection"} & set(head)
             assert (head["authorization"], head["x-request-id"], head["host"]) == ("Bearer key", "from-me", "localhost")
-            assert len(found.client.get("/").json()["x-request-id"]) == 32
+            assert len(running_proxy.client.get("/").json()["x-request-id"]) == 32
         upstream.shutdown()
