@@ -53,6 +53,14 @@ def own_engine() -> Iterator[None]:
             finally:
                 process.terminate()
                 process.wait(timeout=60)
+    remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Removes the folder of an engine that has ended, which leaves file systems mounted in it."""
+    mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for place in sorted((place for place in mounted if place.startswith(f"{folder}/")), reverse=True):
+        run("umount", place)
     shutil.rmtree(folder)
 
 
