@@ -1,4 +1,4 @@
-"""A real server on a real port, in a thread of the test's process or in processes of its own."""
+"""Starts the service on a real port, in a thread of the test process or in separate processes."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from service.settings import Settings
 from tests.model_store.samples import small_contents
 
 CONTENTS = small_contents(config={"layers": 3, "hidden": 8, "gnn_activation": False}, classes=("x", "y", "z"))
-"""Of the version that most tests ask. Without a ReLU in the GCN, what a neighbour changes is seen in the answer."""
+"""The model of most tests. Without a ReLU in the GCN, every change of a neighbour changes the answer."""
 PATIENT = {"poll_seconds": 0.05, "max_queue_seconds": 30.0, "deadline_seconds": 20.0, "body_seconds": 60.0}
-"""Tests share two cores, with each other and with whoever else is on the machine."""
+"""Long limits, because tests share two cores with other processes."""
 
 
 class Running(NamedTuple):
     client: httpx.Client
     process: subprocess.Popen[str]
     lines: list[str]
-    """Of its log, as they come."""
+    """The log so far."""
 
 
 @contextmanager
 def in_thread(store: Path, **settings: Any) -> Iterator[httpx.Client]:
-    """The application under uvicorn in a thread; a client of it."""
+    """Runs the application under uvicorn in a thread, and yields a client."""
     app = create_app(Settings(store=store, **(PATIENT | settings)))
     quiet = {"log_config": None, "access_log": False, "proxy_headers": False}
     server = uvicorn.Server(uvicorn.Config(app, port=0, http=Protocol, timeout_graceful_shutdown=3, **quiet))
@@ -49,7 +49,7 @@ def in_thread(store: Path, **settings: Any) -> Iterator[httpx.Client]:
         try:
             yield client
         finally:
-            client.close()  # else the server waits for a last question on its connections
+            client.close()  # else the server waits for a last request on its connections
             server.should_exit = True
             thread.join(timeout=60)
             assert not thread.is_alive()
@@ -57,10 +57,9 @@ def in_thread(store: Path, **settings: Any) -> Iterator[httpx.Client]:
 
 @contextmanager
 def in_processes(store: Path, workers: int = 1, **settings: str) -> Iterator[Running]:
-    """`sgf-serve` as a user starts it."""
+    """Runs `sgf-serve` as a user does."""
     port = free_port()
-    ours = ("SGF_", "OMP_NUM_THREADS")
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SGF_", "OMP_NUM_THREADS"))}
     environ |= {f"SGF_{name.upper()}": str(value) for name, value in (PATIENT | settings).items()}
     command = [sys.executable, "-m", "service", "--store", str(store), "--port", str(port), "--workers", str(workers)]
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
@@ -91,31 +90,35 @@ _ports = count(10_000 + 2_000 * (_worker % 10) + os.getpid() % 1_000)
 
 
 def free_port() -> int:
-    """One that nobody else is given before it is bound: not by the kernel, whose own begin at 32,768, nor by another worker
-    of the tests.
-    """
+    """A port that neither the kernel (whose range begins at 32,768) nor another test worker assigns meanwhile."""
     for port in _ports:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-    raise AssertionError("there is always one more")
+    raise AssertionError("no port is free")
 
 
 def until(condition: Any, seconds: float = 60) -> None:
-    """Patient, because the machine may be busy with others; only a defect ever waits for so long."""
+    """Waits for a condition; the limit is long because the machine may be busy."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it did not come true in time"
+        assert time.monotonic() < end, "the condition was not met in time"
         time.sleep(0.01)
 
 
 def refused(response: httpx.Response, status: int, code: str) -> str:
-    """Asserts the one shape of all errors, and returns the sentence."""
-    told = response.json()
-    assert (response.status_code, told["code"]) == (status, code), response.text
-    assert set(told) == {"error", "code", "details"}
+    """Asserts the shape of an error response, and returns its message."""
+    body = response.json()
+    assert (response.status_code, body["code"]) == (status, code), response.text
+    assert set(body) == {"error", "code", "details"}
     assert response.headers["x-request-id"]
     assert "Traceback" not in response.text
-    sentence: str = told["error"]
-    assert sentence
-    return sentence
+    message: str = body["error"]
+    assert message
+    return message
+
+
+def version_of(client: httpx.Client) -> int:
+    """The version that the service serves."""
+    version: int = client.get("/health/ready").json()["version"]
+    return version

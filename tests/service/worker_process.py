@@ -1,4 +1,4 @@
-"""`sgf-worker` in a process of its own, as on another machine that shares the store."""
+"""Starts `sgf-worker` in a separate process, as on another machine that shares the store."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import NamedTuple
 class RunningWorker(NamedTuple):
     process: subprocess.Popen[str]
     lines: list[str]
-    """Of its log, as they come."""
+    """The log so far."""
 
 
 @contextmanager
 def worker(folder: Path, url: str, **settings: str) -> Iterator[RunningWorker]:
-    """The store is `models` in the folder, and the data is in `data`."""
+    """Runs `sgf-worker`. The store is `models` in the folder, and the data is in `data`."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SGF_")}
     environ |= {"SGF_REDIS_URL": url, "SGF_STORE": str(folder / "models"), "SGF_DATA_ROOT": str(folder / "data")}
     environ |= {f"SGF_{name.upper()}": value for name, value in settings.items()}
