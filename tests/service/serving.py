@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +26,12 @@ CONTENTS = small_contents(config={"layers": 3, "hidden": 8, "gnn_activation": Fa
 """The model of most tests. Without a ReLU in the GCN, every change of a neighbour changes the answer."""
 PATIENT = {"poll_seconds": 0.05, "max_queue_seconds": 30.0, "deadline_seconds": 20.0, "body_seconds": 60.0}
 """Long limits, because tests share two cores with other processes."""
+
+
+class Started(NamedTuple):
+    process: subprocess.Popen[str]
+    lines: list[str]
+    """The log so far."""
 
 
 class Running(NamedTuple):
@@ -59,23 +65,40 @@ def in_thread(store: Path, **settings: Any) -> Iterator[httpx.Client]:
 def in_processes(store: Path, workers: int = 1, **settings: str) -> Iterator[Running]:
     """Runs `sgf-serve` as a user does."""
     port = free_port()
+    flags = ("--store", str(store), "--port", str(port), "--workers", str(workers))
+    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
+    with start_module("service", *flags, **(PATIENT | settings)) as (process, lines), client:
+        try:
+            until(lambda: process.poll() is not None or is_up(client))
+            assert process.poll() is None, "".join(lines)
+            yield Running(client, process, lines)
+        finally:
+            client.close()
+            process.terminate()
+            process.wait(timeout=60)
+
+
+def worker(folder: Path, url: str, **settings: str) -> AbstractContextManager[Started]:
+    """Runs `sgf-worker`, as on another machine that shares the store. The store is `models` in the folder."""
+    folders = {"store": folder / "models", "data_root": folder / "data"}
+    return start_module("service.jobs.worker", redis_url=url, **(folders | settings))
+
+
+@contextmanager
+def start_module(module: str, *flags: str, **settings: Any) -> Iterator[Started]:
+    """Runs `python -m module` in a separate process."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SGF_", "OMP_NUM_THREADS"))}
-    environ |= {f"SGF_{name.upper()}": str(value) for name, value in (PATIENT | settings).items()}
-    command = [sys.executable, "-m", "service", "--store", str(store), "--port", str(port), "--workers", str(workers)]
+    environ |= {f"SGF_{name.upper()}": str(value) for name, value in settings.items()}
+    command = [sys.executable, "-m", module, *flags]
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
         lines: list[str] = []
-        assert process.stderr is not None
         reader = threading.Thread(target=lambda: lines.extend(process.stderr or ()), daemon=True)
         reader.start()
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            try:
-                until(lambda: process.poll() is not None or is_up(client))
-                assert process.poll() is None, "".join(lines)
-                yield Running(client, process, lines)
-            finally:
-                client.close()
-                process.terminate()
-                process.wait(timeout=60)
+        try:
+            yield Started(process, lines)
+        finally:
+            process.kill()
+            reader.join(timeout=60)
 
 
 def is_up(client: httpx.Client) -> bool:
