@@ -37,7 +37,7 @@ from tests.deploy.tools import ROOT, run
 
 EXPOSED = {"service", "service-gpu"}
 SERVING = EXPOSED | {"admin"}
-TRAINING = {"worker", "demo"}
+TRAINING = {"worker"}
 USES_REDIS = SERVING | {"worker"}
 ONE_SHOT = {"demo", "redis-password"}
 Services = dict[str, dict[str, Any]]
@@ -86,7 +86,7 @@ def test_compose_passes_what_env_says(tmp_path: Path) -> None:
     settings = Settings.from_env(environment | password_file(tmp_path))
     assert (settings.max_recompute, settings.port) == (50_000, 8000)
     assert "9000:8000" in str(services["service"]["ports"])
-    assert services["demo"]["build"]["args"] == {"TORCH_INDEX_URL": ""}
+    assert services["worker"]["build"]["args"] == {"TORCH_INDEX_URL": ""}
     assert "grafana" in services
 
 
@@ -263,17 +263,15 @@ def test_grafana_does_not_start_without_a_password() -> None:
     assert run("sh", "-c", guard, env={"GF_SECURITY_ADMIN_PASSWORD": "x"}).stdout == "started\n"
 
 
-def test_the_demo_is_trained_only_where_no_version_is_live(tmp_path: Path) -> None:
-    command, environ = script("demo", "exec sgf-train", "echo sgf-train"), {"SGF_STORE": str(tmp_path)}
-    (tmp_path / "digits").mkdir()
-    assert run("sh", "-c", command, env=environ).stdout == "sgf-train --recipe digits --activate --quiet\n"
-    (tmp_path / "digits" / "CURRENT").write_text("1\n")
-    assert run("sh", "-c", command, env=environ).stdout == ""
+def test_the_demo_is_installed_by_the_command_that_leaves_a_store_with_models_alone(services: Services) -> None:
+    """tests/model_store/test_demo.py has what the command does."""
+    assert services["demo"]["entrypoint"] == ["sgf-models", "demo"]
+    assert services["demo"]["image"] == services["service"]["image"]
 
 
 def test_the_worker_has_the_settings_of_training_that_the_service_has() -> None:
     services = compose()["services"]
-    assert {"SGF_REDIS_URL", "SGF_TRAINING_SECONDS", "SGF_TRAINING_THREADS"} <= set(services["worker"]["environment"])
+    assert {"SGF_REDIS_URL", "SGF_TRAINING_SECONDS", "SGF_TRAINING_THREADS", "SGF_KEEP_VERSIONS"} <= set(services["worker"]["environment"])
     assert services["worker"]["environment"].items() <= services["service"]["environment"].items()
 
 

@@ -51,7 +51,7 @@ def stage(name: str) -> str:
 def test_the_workers_torch_is_a_cpu_build_by_default() -> None:
     """By Compose, by `docker build`, and in the example; VARIANT=gpu of the serving image needs torch for CUDA."""
     assert f"\nARG TORCH_INDEX_URL={TORCH_INDEX}\n" in stage("build-worker")
-    assert compose()["services"]["demo"]["build"]["args"] == {"TORCH_INDEX_URL": f"${{TORCH_INDEX_URL-{TORCH_INDEX}}}"}
+    assert compose()["services"]["worker"]["build"]["args"] == {"TORCH_INDEX_URL": f"${{TORCH_INDEX_URL-{TORCH_INDEX}}}"}
     assert env_example()["TORCH_INDEX_URL"] == TORCH_INDEX
     assert DOCKERFILE.count("TORCH_INDEX_URL") == stage("build-worker").count("TORCH_INDEX_URL")
 
