@@ -271,7 +271,9 @@ def test_the_demo_is_installed_by_the_command_that_leaves_a_store_with_models_al
 
 def test_the_worker_has_the_settings_of_training_that_the_service_has() -> None:
     services = compose()["services"]
-    assert {"SGF_REDIS_URL", "SGF_TRAINING_SECONDS", "SGF_TRAINING_THREADS", "SGF_KEEP_VERSIONS"} <= set(services["worker"]["environment"])
+    assert {"SGF_REDIS_URL", "SGF_TRAINING_SECONDS", "SGF_TRAINING_THREADS", "SGF_KEEP_VERSIONS"} <= set(
+        services["worker"]["environment"]
+    )
     assert services["worker"]["environment"].items() <= services["service"]["environment"].items()
 
 
