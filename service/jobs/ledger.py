@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import Any
 
 from service.jobs.job import Job, State
-from service.jobs.job_folder import EventLine, Position
 
 KEPT_JOBS = 200
 
@@ -68,7 +67,8 @@ class Ledger(ABC):
         """The number of connected processes that can train."""
 
     @abstractmethod
-    def events(self, job_id: str, after: Position) -> list[EventLine]: ...
+    def events(self, job_id: str, position: int) -> tuple[list[str], int]:
+        """The events after a position, which is 0 before the first event, and the position after them."""
 
     @abstractmethod
     def log_tail(self, job_id: str) -> str: ...

@@ -26,7 +26,6 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from service.jobs.job import Job, State
-from service.jobs.job_folder import EventLine, Position
 from service.jobs.ledger import KEPT_JOBS, JobsUnavailable, Ledger, UnknownJob, check_addition
 from service.redis_connection import cause_of, connection_options
 from service.settings import Settings
@@ -147,10 +146,10 @@ class RedisLedger(Ledger):
         with _redis_errors():
             return bool(self._redis.set(f"{PREFIX}once:{job_id}:{state}", 1, nx=True, ex=KEPT_SECONDS))
 
-    def events(self, job_id: str, after: Position) -> list[EventLine]:
+    def events(self, job_id: str, position: int) -> tuple[list[str], int]:
         with _redis_errors():
-            lines = self._redis.lrange(f"{PREFIX}events:{job_id}", after.number, -1)
-        return [EventLine(Position(number), text) for number, text in enumerate(lines, after.number + 1)]
+            lines = self._redis.lrange(f"{PREFIX}events:{job_id}", position, -1)
+        return lines, position + len(lines)
 
     def log_tail(self, job_id: str) -> str:
         with _redis_errors():

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from model_store import Store, StoreError
 from service.jobs.job import Job
-from service.jobs.job_folder import FENCING_FILE, FOLDER, LOCK, is_held
+from service.jobs.job_folder import FENCING_FILE, FOLDER, JobFolder
 from service.jobs.redis_ledger import RedisLedger
 from service.jobs.supervision import succeed_if_live, with_published_version
 from service.settings import Settings
@@ -65,8 +65,7 @@ class WorkerWatch:
         """
         active = {job.id: job.active for job in jobs}
         for fencing_file in (self._settings.store / FOLDER).glob(f"*/{FENCING_FILE}"):
-            folder = fencing_file.parent
-            if active.get(folder.name) or (folder.name not in active and is_held(folder / LOCK)):
-                continue
-            fencing_file.unlink(missing_ok=True)
-            shutil.rmtree(folder, ignore_errors=True)
+            folder = JobFolder(self._settings, fencing_file.parent.name)
+            if not (active[folder.job_id] if folder.job_id in active else folder.is_locked()):
+                fencing_file.unlink(missing_ok=True)
+                shutil.rmtree(folder.path, ignore_errors=True)
