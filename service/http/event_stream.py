@@ -14,11 +14,10 @@ from starlette.types import Receive, Scope, Send
 from model_store.run_contract import RunEvent
 from service.errors import Refusal
 from service.http.errors import refusal_for
-from service.jobs.job import Job
 from service.jobs.ledger import JobError, Ledger
 
 POLL_SECONDS, KEEP_ALIVE_SECONDS = 0.5, 15.0
-MAX_STREAMS = 32  # per worker: each stream takes a thread twice a second, and /admin and /models use the same threads
+MAX_STREAMS = 32  # per worker: each stream takes a thread four times a second, and /admin and /models use the same threads
 
 
 class EventStream(StreamingResponse):
@@ -45,7 +44,8 @@ async def events(ledger: Ledger, job_id: str, last_event_id: int) -> AsyncIterat
     sent_at = time.monotonic()
     while True:
         try:
-            job, (lines, position) = await asyncio.to_thread(_poll, ledger, job_id, position)
+            job = await asyncio.to_thread(ledger.get, job_id)  # before its events: no event follows its end
+            lines, position = await asyncio.to_thread(ledger.events, job_id, position)
         except JobError as error:
             yield _event("error", json.dumps(refusal_for(error).body()))
             return
@@ -62,11 +62,6 @@ async def events(ledger: Ledger, job_id: str, last_event_id: int) -> AsyncIterat
             yield ": keep-alive\n\n"
             sent_at = time.monotonic()
         await asyncio.sleep(POLL_SECONDS)
-
-
-def _poll(ledger: Ledger, job_id: str, position: int) -> tuple[Job, tuple[list[str], int]]:
-    job = ledger.get(job_id)  # before its events: after the end of the job, no event follows
-    return job, ledger.events(job_id, position)
 
 
 def _event(name: str, data: str, number: int | None = None) -> str:

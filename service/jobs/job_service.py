@@ -45,7 +45,8 @@ class JobService:
 
     def submit(self, submission: Submission, model: str, key: str | None) -> Job:
         """Raises JobConflict as `Ledger.add` does."""
-        return self._count_now(self.ledger.add(Job.new(model, submission.content()), key))
+        request = submission.model_dump(exclude_none=True)
+        return self._count_now(self.ledger.add(Job.new(model, request), key))
 
     def cancel(self, job_id: str) -> Job:
         """Raises JobConflict as `Ledger.cancel` does."""

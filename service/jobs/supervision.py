@@ -43,18 +43,16 @@ class Supervision:
             reason = f"the training did not start: {error.strerror}" if isinstance(error, OSError) else str(error)
             return cls(job.ended("failed", reason), TrainingProcess(folder), settings)
 
-    def step(self, cancel: bool) -> Job:
+    def step(self) -> Job:
         if not self.job.active:
             return self.job
         alive = self._training.alive()  # before its events: a dead training writes no more
         self._read_events()
         if not alive:
-            self.job = self._result(cancel)
+            self.job = self._result()
             return self.job
         self._training.release_if_killed()
-        if cancel:
-            self.stop("cancelled")
-        elif self._is_over_time():
+        if self._is_over_time():
             limit = self._settings.training_seconds
             self.stop("failed", f"stopped after {limit:g} s, the limit of a training (SGF_TRAINING_SECONDS)")
         if self._stopping is not None and time.monotonic() >= self._kill_at:
@@ -65,7 +63,8 @@ class Supervision:
         """Ends the training, which gives the job this state; `step` kills it after KILL_SECONDS. The first call counts."""
         if self._stopping is None and self.job.active:
             self._stopping, self._kill_at = (state, reason), time.monotonic() + KILL_SECONDS
-            self._training.signal(signal.SIGTERM)
+            if self._training.alive():  # otherwise another process may have its id
+                self._training.signal(signal.SIGTERM)
 
     def _is_over_time(self) -> bool:
         if self.job.started_at is None:
@@ -81,7 +80,7 @@ class Supervision:
                 self._last_event = event
                 self.job = self.job.updated_by(event)
 
-    def _result(self, cancel: bool) -> Job:
+    def _result(self) -> Job:
         if isinstance(self._last_event, FailedEvent):
             return with_published_version(self.job.ended("failed", self._last_event.error), self._settings)
         code = self._training.exit_code
@@ -89,7 +88,7 @@ class Supervision:
             job = self.job.ended("succeeded")
         elif self._stopping is not None:
             job = self.job.ended(*self._stopping)
-        elif cancel:  # the earlier supervisor died after it had stopped the training
+        elif self.job.cancel_requested:  # the earlier supervisor died after it had stopped the training
             job = self.job.ended("cancelled")
         elif isinstance(self._last_event, StoppedEvent):
             job = self.job.ended("failed", "the training process was stopped by a signal")

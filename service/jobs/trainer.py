@@ -25,21 +25,20 @@ class Trainer:
         self._settings, self._ledger, self._tied = settings, ledger, tied
         self._supervision: Supervision | None = None
         self._backoff = Backoff(1.0, 4.0)  # the service abandons the job of a worker after 10 s without a report
-        self._cancel = self._stopping = False
+        self._stopping = False
         self._report_at = 0.0
 
     def step(self) -> bool:
         """Returns False if no job waits. Raises JobsUnavailable between jobs only."""
-        if self._supervision is None:
-            self._supervision = self._next_supervision()
-        if self._supervision is None:
+        supervision = self._supervision = self._supervision or self._next_supervision()
+        if supervision is None:
             return False
-        job = self._supervision.step(self._cancel)
+        job = supervision.step()
         if time.monotonic() >= self._report_at:
-            reported = self._report(self._supervision)
+            reported = self._report(supervision)
             if not job.active and (reported or self._stopping):
-                self._finish(self._supervision)
                 self._supervision = None
+                self._finish(supervision)
         return True
 
     def stop(self, reason: str) -> None:
@@ -49,16 +48,12 @@ class Trainer:
             self._supervision.stop("failed", reason)
 
     def _next_supervision(self) -> Supervision | None:
-        self._report_at = 0.0
-        self._backoff.reset()
         for job in [] if self._tied else self._ledger.jobs():
             if job.state == "running":  # its leader died; its training may be alive
-                self._cancel = job.cancel_requested
                 return Supervision(job, TrainingProcess(JobFolder(self._settings, job.id)), self._settings)
         claimed = None if self._stopping else self._ledger.claim()
         if claimed is None:
             return None
-        self._cancel = False
         LOG.info("job %s of %s is training", claimed.id, claimed.model)
         return Supervision.start(claimed, self._settings, self._tied)
 
@@ -66,7 +61,8 @@ class Trainer:
         """Each report is complete, so the ledger may be unavailable for a while."""
         job = supervision.job
         try:
-            self._cancel = self._ledger.report(job, supervision.lines, supervision.folder.read_log_tail()) or self._cancel
+            if self._ledger.report(job, supervision.lines, supervision.folder.read_log_tail()):
+                supervision.stop("cancelled")
             self._backoff.reset()
         except JobsUnavailable as error:
             LOG.warning("job %s is not reported: %s; retrying in %g s", job.id, error, self._backoff.grow())

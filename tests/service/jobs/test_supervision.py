@@ -51,13 +51,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def result_of(folder: Path, *lines: str, code: int | None = None, cancel: bool = False, **facts: Any) -> Job:
+def result_of(folder: Path, *lines: str, code: int | None = None, **facts: Any) -> Job:
     job = Job.new("demo", {}).model_copy(update={"state": "running"} | facts)
     settings = Settings(store=folder / "models")
     events = JobFolder(settings, job.id).events
     events.parent.mkdir(parents=True, exist_ok=True)
     events.write_text("".join(f"{line}\n" for line in lines))
-    return Supervision(job, cast("TrainingProcess", Dead(code)), settings).step(cancel)
+    return Supervision(job, cast("TrainingProcess", Dead(code)), settings).step()
 
 
 def test_a_truncated_line_is_skipped(folder: Path) -> None:
@@ -84,12 +84,12 @@ def test_the_result_of_a_training_without_a_last_event(folder: Path, code: int |
 @pytest.mark.parametrize("cancel", [False, True])
 def test_a_job_whose_version_is_live_has_succeeded_even_without_a_last_event(folder: Path, cancel: bool) -> None:
     activated = ActivatedEvent(version=1).to_line()
-    record = result_of(folder, activated, code=-9, cancel=cancel, id="first")
+    record = result_of(folder, activated, code=-9, cancel_requested=cancel, id="first")
     assert (record.state, record.error, record.version, record.live) == ("succeeded", None, 1, True)
     failed = FailedEvent(error="no space").to_line()
     record = result_of(folder, activated, failed, code=1, id="first")
     assert (record.state, record.error, record.live) == ("failed", "no space", True), "the failed event decides"
-    record = result_of(folder, code=-9, cancel=cancel, id="second")
+    record = result_of(folder, code=-9, cancel_requested=cancel, id="second")
     assert (record.state, record.version, record.live) == ("cancelled" if cancel else "failed", 2, False), (
         "published, not live"
     )
@@ -111,5 +111,5 @@ def test_every_step_speeds_up_the_exit_of_a_killed_training(tmp_path: Path) -> N
     dying = Dying()
     supervision = Supervision(Job.new("demo", {}), cast("TrainingProcess", dying), Settings(store=tmp_path))
     for _ in range(3):
-        assert supervision.step(False).active
+        assert supervision.step().active
     assert dying.releases == 3
