@@ -99,9 +99,17 @@ def _start(job: Job) -> Job:
 def _cancel(job: Job) -> Job:
     if job.state == "running":
         return job.model_copy(update={"cancel_requested": True})
-    if job.state not in ("queued", "cancelled"):
+    if job.state == "queued":
+        return job.ended("cancelled")
+    if job.state != "cancelled":
         raise JobConflict(f"job {job.id} has {job.state} already", job=job.id, state=job.state)
-    return job.ended("cancelled") if job.active else job
+    return job
+
+
+def require_job(job: Job | None, job_id: str) -> Job:
+    if job is None:
+        raise UnknownJob(f"there is no job {job_id!r}")
+    return job
 
 
 def check_addition(job: Job, key: str | None, same_key: Job | None, active: Job | None) -> Job | None:

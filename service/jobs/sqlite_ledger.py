@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from service.jobs.job import Job, State
 from service.jobs.job_folder import FOLDER, JobFolder
-from service.jobs.ledger import KEPT_JOBS, JobsUnavailable, Ledger, UnknownJob, check_addition
+from service.jobs.ledger import KEPT_JOBS, JobsUnavailable, Ledger, check_addition, require_job
 from service.settings import Settings
 
 READ = "BEGIN"  # does not block writers
@@ -48,7 +48,7 @@ class SqliteLedger(Ledger):
 
     def get(self, job_id: str) -> Job:
         with self._transaction(READ) as database:
-            return _read(database, job_id)
+            return require_job(_first(database, "id = ?", job_id), job_id)
 
     def jobs(self) -> list[Job]:
         with self._transaction(READ) as database:
@@ -56,7 +56,7 @@ class SqliteLedger(Ledger):
 
     def update(self, job_id: str, change: Callable[[Job], Job]) -> Job:
         with self._transaction() as database:
-            before = _read(database, job_id)
+            before = require_job(_first(database, "id = ?", job_id), job_id)
             job = change(before)
             if job != before:
                 update = "UPDATE jobs SET state = ?, record = ? WHERE id = ?"
@@ -118,13 +118,6 @@ def _create_tables(database: sqlite3.Connection) -> None:
             database.execute(step)
         database.execute(f"PRAGMA user_version = {FORMAT}")
     database.execute("COMMIT")
-
-
-def _read(database: sqlite3.Connection, job_id: str) -> Job:
-    job = _first(database, "id = ?", job_id)
-    if job is None:
-        raise UnknownJob(f"there is no job {job_id!r}")
-    return job
 
 
 def _first(database: sqlite3.Connection, condition: str, *values: str | None) -> Job | None:

@@ -25,7 +25,7 @@ class Trainer:
         self._settings, self._ledger, self._tied = settings, ledger, tied
         self._supervision: Supervision | None = None
         self._backoff = Backoff(1.0, 4.0)  # the service abandons the job of a worker after 10 s without a report
-        self._stopping = False
+        self._stopping, self._adopts = False, not tied
         self._report_at = 0.0
 
     def step(self) -> bool:
@@ -48,12 +48,14 @@ class Trainer:
             self._supervision.stop("failed", reason)
 
     def _next_supervision(self) -> Supervision | None:
-        for job in [] if self._tied else self._ledger.jobs():
+        for job in self._ledger.jobs() if self._adopts else []:
             if job.state == "running":  # its leader died; its training may be alive
                 return Supervision(job, TrainingProcess(JobFolder(self._settings, job.id)), self._settings)
+        self._adopts = False  # reading all jobs in every idle step would cost milliseconds
         claimed = None if self._stopping else self._ledger.claim()
         if claimed is None:
             return None
+        self._adopts = not self._tied  # adopts this job too, should its start fail
         LOG.info("job %s of %s is training", claimed.id, claimed.model)
         return Supervision.start(claimed, self._settings, self._tied)
 
