@@ -10,11 +10,11 @@ from service.jobs.job_folder import FOLDER, JobFolder
 from service.jobs.ledger import JobsUnavailable, Ledger
 from service.jobs.supervision import Supervision
 from service.jobs.training_process import TrainingProcess
-from service.redis_connection import Backoff
 from service.settings import Settings
 
 LOG = logging.getLogger("service.jobs")
 REPORT_SECONDS = 0.25  # a report also reads whether to cancel, which may take two seconds in all
+RETRY_SECONDS = 2.0  # the service abandons the job of a worker after 10 s without a report
 
 
 class Trainer:
@@ -24,7 +24,6 @@ class Trainer:
         """`tied`: trainings die with this process. Otherwise they outlive it, and the next Trainer adopts them."""
         self._settings, self._ledger, self._tied = settings, ledger, tied
         self._supervision: Supervision | None = None
-        self._backoff = Backoff(1.0, 4.0)  # the service abandons the job of a worker after 10 s without a report
         self._stopping, self._adopts = False, not tied
         self._report_at = 0.0
 
@@ -60,16 +59,17 @@ class Trainer:
         return Supervision.start(claimed, self._settings, self._tied)
 
     def _report(self, supervision: Supervision) -> bool:
-        """Each report is complete, so the ledger may be unavailable for a while."""
+        """Returns False if the ledger is unavailable. Each report is complete, so a missing one does no harm."""
         job = supervision.job
         try:
             if self._ledger.report(job, supervision.lines, supervision.folder.read_log_tail()):
                 supervision.stop("cancelled")
-            self._backoff.reset()
         except JobsUnavailable as error:
-            LOG.warning("job %s is not reported: %s; retrying in %g s", job.id, error, self._backoff.grow())
-        self._report_at = time.monotonic() + max(REPORT_SECONDS, self._backoff.seconds)
-        return not self._backoff.seconds
+            LOG.warning("job %s is not reported: %s; retrying in %g s", job.id, error, RETRY_SECONDS)
+            self._report_at = time.monotonic() + RETRY_SECONDS
+            return False
+        self._report_at = time.monotonic() + REPORT_SECONDS
+        return True
 
     def _finish(self, supervision: Supervision) -> None:
         job = supervision.job
