@@ -39,7 +39,7 @@ class JobFolder:
             return not acquired and self.lock.exists()
 
     def read_events(self, position: int) -> tuple[list[str], int]:
-        """The complete lines after a position in bytes, and the position after them. None if the file does not exist."""
+        """The complete lines after a position in bytes, and the position after them. Without a file there are no lines."""
         lines: list[str] = []
         with suppress(FileNotFoundError), self.events.open("rb") as file:
             file.seek(position)
@@ -59,7 +59,6 @@ class JobFolder:
 
 class Redaction:
     def __init__(self, *roots: Path) -> None:
-        """`roots` are folders whose paths are likely in a text; at least one is absolute."""
         # Known folders are replaced first: a path with spaces can be told from a sentence only if it is known.
         known = {str(path) for root in roots for path in (root, root.resolve()) if path.is_absolute() and path != Path("/")}
         longest_first = "|".join(re.escape(root) for root in sorted(known, key=len, reverse=True))

@@ -28,7 +28,7 @@ class WorkerWatch:
         """Returns False: the workers take the frequent steps."""
         jobs, now = self._ledger.jobs(), time.monotonic()
         silent = [job for job in jobs if job.state == "running" and not self._ledger.has_heartbeat(job.id)]
-        # Since this process has noticed it: while Redis does not answer, a heartbeat may expire.
+        # Measured from when this process noticed the silence: while Redis does not answer, heartbeats expire.
         self._silent_since = {job.id: self._silent_since.get(job.id, now) for job in silent}
         for job in silent:
             if now - self._silent_since[job.id] > ABANDONED_SECONDS:
