@@ -14,12 +14,10 @@ from starlette.types import Receive, Scope, Send
 from model_store.run_contract import RunEvent
 from service.errors import Refusal
 from service.http.errors import refusal_for
-from service.jobs.job import Job
-from service.jobs.job_folder import EventLine, Position
 from service.jobs.ledger import JobError, Ledger
 
 POLL_SECONDS, KEEP_ALIVE_SECONDS = 0.5, 15.0
-MAX_STREAMS = 32  # per worker: each stream takes a thread twice a second, and /admin and /models use the same threads
+MAX_STREAMS = 32  # per worker: each stream takes a thread four times a second, and /admin and /models use the same threads
 
 
 class EventStream(StreamingResponse):
@@ -42,17 +40,20 @@ class EventStream(StreamingResponse):
 
 async def events(ledger: Ledger, job_id: str, last_event_id: int) -> AsyncIterator[str]:
     """All events after `last_event_id`, from the first one on. The data of the last event, `end`, is the job."""
-    position, sent_at = Position(), time.monotonic()
+    number = position = 0
+    sent_at = time.monotonic()
     while True:
         try:
-            job, lines = await asyncio.to_thread(_poll, ledger, job_id, position)
+            job = await asyncio.to_thread(ledger.get, job_id)  # before its events: no event follows its end
+            lines, position = await asyncio.to_thread(ledger.events, job_id, position)
         except JobError as error:
             yield _event("error", json.dumps(refusal_for(error).body()))
             return
-        for position, text in lines:
-            if position.number > last_event_id:
+        for text in lines:
+            number += 1
+            if number > last_event_id:
                 event = RunEvent.parse(text)  # None: a full disk truncated the line, or another program wrote it to Redis
-                yield _event(event.NAME if event else "message", text, position.number)
+                yield _event(event.NAME if event else "message", text, number)
                 sent_at = time.monotonic()
         if not job.active:
             yield _event("end", job.model_dump_json())
@@ -61,11 +62,6 @@ async def events(ledger: Ledger, job_id: str, last_event_id: int) -> AsyncIterat
             yield ": keep-alive\n\n"
             sent_at = time.monotonic()
         await asyncio.sleep(POLL_SECONDS)
-
-
-def _poll(ledger: Ledger, job_id: str, after: Position) -> tuple[Job, list[EventLine]]:
-    job = ledger.get(job_id)  # before its events: after the end of the job, no event follows
-    return job, ledger.events(job_id, after)
 
 
 def _event(name: str, data: str, number: int | None = None) -> str:

@@ -1,60 +1,76 @@
-"""The folder of a job in the store: what its training writes, and the files that control the training."""
+"""The folder of a job in the store: what its training writes, and the files that control the training.
+
+Events and log leave the folder redacted: of an absolute path, only the last component is shown.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from model_store.versions.locks import exclusive_unless_held
-from service.jobs.redaction import Redaction
 from service.settings import Settings
 
 FOLDER = ".jobs"  # in the store; not a valid name of a model
-EVENTS, LOG = "events.jsonl", "log.txt"
-LOCK = "lock"  # held by the training until it is dead
 FENCING_FILE = "permit"  # of a worker's training, which publishes and goes live only while this file exists
 TAIL_BYTES, TAIL_LINES = 8192, 40
+_QUOTED = r"""(?<=['"])/[^'"\n]+(?=['"])"""
+_BARE = r"""(?<![\w./])(?:/[^\s/:'"]+)+"""
+_URL = r"""\bfile://(?:/[^\s/:'"]+)+"""
+_PATH = re.compile(f"{_URL}|{_QUOTED}|{_BARE}")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')  # of JSON
 
 
-class Position(NamedTuple):
-    """What a reader of events has read: a number of events, and a number of bytes of the file (0 in Redis)."""
+class JobFolder:
+    def __init__(self, settings: Settings, job_id: str) -> None:
+        self.job_id, self.path = job_id, settings.store / FOLDER / job_id
+        self.events = self.path / "events.jsonl"
+        self.log = self.path / "log.txt"
+        self.lock = self.path / "lock"  # held by the training until it is dead
+        self.fencing_file = self.path / FENCING_FILE
+        self._redaction = Redaction(settings.store, settings.data_root, Path(sys.prefix))
 
-    number: int = 0
-    byte: int = 0
+    def is_locked(self) -> bool:
+        """True while the training of the job is alive."""
+        with exclusive_unless_held(self.lock) as acquired:
+            return not acquired and self.lock.exists()
 
+    def read_events(self, position: int) -> tuple[list[str], int]:
+        """The complete lines after a position in bytes, and the position after them. Without a file there are no lines."""
+        lines: list[str] = []
+        with suppress(FileNotFoundError), self.events.open("rb") as file:
+            file.seek(position)
+            complete, newline, _incomplete = file.read().rpartition(b"\n")
+            position += len(complete + newline)
+            # An empty line follows a line that a full disk truncated.
+            lines = [self._redaction.line(line.decode(errors="replace")) for line in complete.split(b"\n") if line]
+        return lines, position
 
-class EventLine(NamedTuple):
-    end: Position
-    text: str
-
-
-def job_folder(settings: Settings, job_id: str) -> Path:
-    return settings.store / FOLDER / job_id
-
-
-def read_events(folder: Path, redaction: Redaction, after: Position) -> list[EventLine]:
-    """The complete lines after a position; none if the file does not exist."""
-    number, byte = after
-    lines = []
-    with suppress(FileNotFoundError), (folder / EVENTS).open("rb") as file:
-        file.seek(byte)
-        *complete, _incomplete = file.read().split(b"\n")
-        for line in complete:
-            byte += len(line) + 1
-            if line:  # an empty line follows a line that a full disk truncated
-                number += 1
-                lines.append(EventLine(Position(number, byte), redaction.line(line.decode(errors="replace"))))
-    return lines
-
-
-def read_log_tail(folder: Path, redaction: Redaction) -> str:
-    with suppress(FileNotFoundError), (folder / LOG).open("rb") as file:
-        file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
-        return redaction.text("\n".join(file.read().decode(errors="replace").splitlines()[-TAIL_LINES:]))
-    return ""
+    def read_log_tail(self) -> str:
+        with suppress(FileNotFoundError), self.log.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+            return self._redaction.text("\n".join(lines[-TAIL_LINES:]))
+        return ""
 
 
-def is_held(lock: Path) -> bool:
-    with exclusive_unless_held(lock) as acquired:
-        return not acquired and lock.exists()
+class Redaction:
+    def __init__(self, *roots: Path) -> None:
+        # Known folders are replaced first: a path with spaces can be told from a sentence only if it is known.
+        known = {str(path) for root in roots for path in (root, root.resolve()) if path.is_absolute() and path != Path("/")}
+        longest_first = "|".join(re.escape(root) for root in sorted(known, key=len, reverse=True))
+        self._roots = re.compile(rf"(?:\bfile://)?(?<![\w.])(?:{longest_first})(?![\w-]|\.\w)")
+
+    def text(self, text: str) -> str:
+        return _PATH.sub(lambda path: f".../{path.group().rpartition('/')[2]}", self._roots.sub("...", text))
+
+    def line(self, line: str) -> str:
+        """Redacts each string of a JSON line by itself: the n of an escaped newline would hide a path."""
+        try:
+            json.loads(line)
+        except (ValueError, RecursionError):  # a full disk truncated the line
+            return self.text(line)
+        return _STRING.sub(lambda string: json.dumps(self.text(json.loads(string.group()))), line)

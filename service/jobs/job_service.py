@@ -12,7 +12,6 @@ from model_store.versions.locks import exclusive_unless_held
 from service.jobs.job import Job, State
 from service.jobs.job_folder import FOLDER
 from service.jobs.ledger import JobsUnavailable, Ledger
-from service.jobs.redaction import Redaction
 from service.jobs.sqlite_ledger import SqliteLedger
 from service.jobs.submission import Submission
 from service.jobs.trainer import Trainer
@@ -41,12 +40,13 @@ class JobService:
             self.ledger = ledger = RedisLedger(settings)
             self._step = WorkerWatch(settings, ledger).step
         else:
-            self.ledger = SqliteLedger(settings.store / FOLDER / "jobs.sqlite", Redaction.of(settings))
+            self.ledger = SqliteLedger(settings)
             self._step = Trainer(settings, self.ledger).step
 
     def submit(self, submission: Submission, model: str, key: str | None) -> Job:
         """Raises JobConflict as `Ledger.add` does."""
-        return self._count_now(self.ledger.add(Job.new(model, submission.content()), key))
+        request = submission.model_dump(exclude_none=True)
+        return self._count_now(self.ledger.add(Job.new(model, request), key))
 
     def cancel(self, job_id: str) -> Job:
         """Raises JobConflict as `Ledger.cancel` does."""

@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import Any
 
 from service.jobs.job import Job, State
-from service.jobs.job_folder import EventLine, Position
 
 KEPT_JOBS = 200
 
@@ -68,7 +67,8 @@ class Ledger(ABC):
         """The number of connected processes that can train."""
 
     @abstractmethod
-    def events(self, job_id: str, after: Position) -> list[EventLine]: ...
+    def events(self, job_id: str, position: int) -> tuple[list[str], int]:
+        """The events after a position, which is 0 before the first event, and the position after them."""
 
     @abstractmethod
     def log_tail(self, job_id: str) -> str: ...
@@ -99,9 +99,17 @@ def _start(job: Job) -> Job:
 def _cancel(job: Job) -> Job:
     if job.state == "running":
         return job.model_copy(update={"cancel_requested": True})
-    if job.state not in ("queued", "cancelled"):
+    if job.state == "queued":
+        return job.ended("cancelled")
+    if job.state != "cancelled":
         raise JobConflict(f"job {job.id} has {job.state} already", job=job.id, state=job.state)
-    return job.ended("cancelled") if job.active else job
+    return job
+
+
+def require_job(job: Job | None, job_id: str) -> Job:
+    if job is None:
+        raise UnknownJob(f"there is no job {job_id!r}")
+    return job
 
 
 def check_addition(job: Job, key: str | None, same_key: Job | None, active: Job | None) -> Job | None:

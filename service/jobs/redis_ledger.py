@@ -26,8 +26,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from service.jobs.job import Job, State
-from service.jobs.job_folder import EventLine, Position
-from service.jobs.ledger import KEPT_JOBS, JobsUnavailable, Ledger, UnknownJob, check_addition
+from service.jobs.ledger import KEPT_JOBS, JobsUnavailable, Ledger, check_addition, require_job
 from service.redis_connection import cause_of, connection_options
 from service.settings import Settings
 
@@ -68,7 +67,7 @@ class RedisLedger(Ledger):
 
     def get(self, job_id: str) -> Job:
         with _redis_errors():
-            return self._read(self._redis, job_id)
+            return require_job(self._find(self._redis, job_id), job_id)
 
     def jobs(self) -> list[Job]:
         with _redis_errors():
@@ -80,7 +79,7 @@ class RedisLedger(Ledger):
 
     def update(self, job_id: str, change: Callable[[Job], Job]) -> Job:
         def attempt(pipe: Any) -> Job:
-            before = self._read(pipe, job_id)
+            before = require_job(self._find(pipe, job_id), job_id)
             holder, job = pipe.get(_active(before)), change(before)
             pipe.multi()
             if job != before:
@@ -147,20 +146,14 @@ class RedisLedger(Ledger):
         with _redis_errors():
             return bool(self._redis.set(f"{PREFIX}once:{job_id}:{state}", 1, nx=True, ex=KEPT_SECONDS))
 
-    def events(self, job_id: str, after: Position) -> list[EventLine]:
+    def events(self, job_id: str, position: int) -> tuple[list[str], int]:
         with _redis_errors():
-            lines = self._redis.lrange(f"{PREFIX}events:{job_id}", after.number, -1)
-        return [EventLine(Position(number), text) for number, text in enumerate(lines, after.number + 1)]
+            lines = self._redis.lrange(f"{PREFIX}events:{job_id}", position, -1)
+        return lines, position + len(lines)
 
     def log_tail(self, job_id: str) -> str:
         with _redis_errors():
             return self._redis.get(f"{PREFIX}log:{job_id}") or ""
-
-    def _read(self, client: Any, job_id: str) -> Job:
-        job = self._find(client, job_id)
-        if job is None:
-            raise UnknownJob(f"there is no job {job_id!r}")
-        return job
 
     def _find(self, client: Any, job_id: str | None) -> Job | None:
         return None if job_id is None else self._validate(job_id, client.get(_record(job_id)))

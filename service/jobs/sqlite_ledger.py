@@ -5,12 +5,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from service.jobs.job import Job, State
-from service.jobs.job_folder import EventLine, Position, read_events, read_log_tail
-from service.jobs.ledger import KEPT_JOBS, JobsUnavailable, Ledger, UnknownJob, check_addition
-from service.jobs.redaction import Redaction
+from service.jobs.job_folder import FOLDER, JobFolder
+from service.jobs.ledger import KEPT_JOBS, JobsUnavailable, Ledger, check_addition, require_job
+from service.settings import Settings
 
 READ = "BEGIN"  # does not block writers
 FORMAT = 2  # 0: a key was unique over all models; 1: with columns `cancel` and `digest`, without `counted`
@@ -31,9 +30,8 @@ COPY = (
 
 
 class SqliteLedger(Ledger):
-    def __init__(self, path: Path, redaction: Redaction) -> None:
-        """The folders of the jobs, with their events and logs, are next to the file."""
-        self._path, self._redaction = path, redaction
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._path = settings, settings.store / FOLDER / "jobs.sqlite"
         self._has_tables = False
 
     def add(self, job: Job, key: str | None) -> Job:
@@ -50,7 +48,7 @@ class SqliteLedger(Ledger):
 
     def get(self, job_id: str) -> Job:
         with self._transaction(READ) as database:
-            return _read(database, job_id)
+            return require_job(_first(database, "id = ?", job_id), job_id)
 
     def jobs(self) -> list[Job]:
         with self._transaction(READ) as database:
@@ -58,7 +56,7 @@ class SqliteLedger(Ledger):
 
     def update(self, job_id: str, change: Callable[[Job], Job]) -> Job:
         with self._transaction() as database:
-            before = _read(database, job_id)
+            before = require_job(_first(database, "id = ?", job_id), job_id)
             job = change(before)
             if job != before:
                 update = "UPDATE jobs SET state = ?, record = ? WHERE id = ?"
@@ -74,11 +72,11 @@ class SqliteLedger(Ledger):
     def workers(self) -> int:
         return 1  # the leader
 
-    def events(self, job_id: str, after: Position) -> list[EventLine]:
-        return read_events(self._path.parent / job_id, self._redaction, after)
+    def events(self, job_id: str, position: int) -> tuple[list[str], int]:
+        return JobFolder(self._settings, job_id).read_events(position)
 
     def log_tail(self, job_id: str) -> str:
-        return read_log_tail(self._path.parent / job_id, self._redaction)
+        return JobFolder(self._settings, job_id).read_log_tail()
 
     def count_once(self, job_id: str, state: State) -> bool:
         count = "UPDATE jobs SET counted = counted || ' ' || ? WHERE id = ? AND instr(counted, ?) = 0"
@@ -120,13 +118,6 @@ def _create_tables(database: sqlite3.Connection) -> None:
             database.execute(step)
         database.execute(f"PRAGMA user_version = {FORMAT}")
     database.execute("COMMIT")
-
-
-def _read(database: sqlite3.Connection, job_id: str) -> Job:
-    job = _first(database, "id = ?", job_id)
-    if job is None:
-        raise UnknownJob(f"there is no job {job_id!r}")
-    return job
 
 
 def _first(database: sqlite3.Connection, condition: str, *values: str | None) -> Job | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -47,10 +46,6 @@ class Submission(BaseModel):
         if self.refresh and (self.warm_start or self.recipe or self.overrides != Overrides()):
             raise ValueError("a refresh trains nothing: it takes no recipe, overrides or warm_start")
         return self
-
-    def content(self) -> dict[str, Any]:
-        """For the record: with defaults, without empty fields. Equal requests have equal contents."""
-        return self.model_dump(exclude_none=True)
 
     def check(self, data_root: Path) -> None:
         """Raises InvalidSubmission for a recipe, data set or path that does not exist."""

@@ -6,14 +6,12 @@ import signal
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 
 from model_store import Store, StoreError
 from model_store.run_contract import JOB_KEY, FailedEvent, FinishedEvent, RunEvent, StoppedEvent
 from service.jobs.job import Job, State
-from service.jobs.job_folder import Position, read_events, read_log_tail
+from service.jobs.job_folder import JobFolder
 from service.jobs.ledger import JobError
-from service.jobs.redaction import Redaction
 from service.jobs.submission import Submission
 from service.jobs.training_process import TrainingProcess
 from service.settings import Settings
@@ -24,58 +22,49 @@ KILL_SECONDS = 0.5  # between SIGTERM and SIGKILL
 class Supervision:
     """Call `step` until the job is not active any more."""
 
-    def __init__(self, job: Job, folder: Path, training: TrainingProcess | None, settings: Settings) -> None:
-        """`training` is None if it is dead."""
-        self.job, self.lines = job, list[str]()
-        self._folder, self._training, self._settings = folder, training, settings
-        self._redaction = Redaction.of(settings)
-        self._position = Position()
+    def __init__(self, job: Job, training: TrainingProcess, settings: Settings) -> None:
+        self.job, self.folder, self.lines = job, JobFolder(settings, job.id), list[str]()
+        self._training, self._settings = training, settings
+        self._position = 0
         self._last_event: RunEvent | None = None
         self._stopping: tuple[State, str | None] | None = None
         self._kill_at = 0.0
 
     @classmethod
-    def start(cls, job: Job, folder: Path, settings: Settings, tied: bool = False) -> Supervision:
+    def start(cls, job: Job, settings: Settings, tied: bool) -> Supervision:
         """If the request is not valid any more, or no process starts, `.job` of the result has failed."""
+        folder = JobFolder(settings, job.id)
         try:
             arguments = Submission.of(job).arguments(settings.data_root)
             arguments += [f"--store={settings.store.resolve()}", f"--model={job.model}", f"--job={job.id}"]
             arguments.append(f"--keep={settings.keep_versions}")
-            return cls(job, folder, TrainingProcess.start(folder, arguments, settings, tied), settings)
+            return cls(job, TrainingProcess.start(folder, arguments, settings, tied), settings)
         except (JobError, OSError) as error:
             reason = f"the training did not start: {error.strerror}" if isinstance(error, OSError) else str(error)
-            return cls(job.ended("failed", reason), folder, None, settings)
+            return cls(job.ended("failed", reason), TrainingProcess(folder), settings)
 
-    @classmethod
-    def adopt(cls, job: Job, folder: Path, settings: Settings) -> Supervision:
-        return cls(job, folder, TrainingProcess.adopt(folder), settings)
-
-    def step(self, cancel: bool) -> Job:
+    def step(self) -> Job:
         if not self.job.active:
             return self.job
-        alive = self._training is not None and self._training.alive()  # before its events: a dead training writes no more
+        alive = self._training.alive()  # before its events: a dead training writes no more
         self._read_events()
-        if not alive or self._training is None:
-            self.job = self._result(cancel)
+        if not alive:
+            self.job = self._result()
             return self.job
         self._training.release_if_killed()
-        if cancel:
-            self.stop("cancelled")
-        elif self._is_over_time():
+        if self._is_over_time():
             limit = self._settings.training_seconds
             self.stop("failed", f"stopped after {limit:g} s, the limit of a training (SGF_TRAINING_SECONDS)")
         if self._stopping is not None and time.monotonic() >= self._kill_at:
             self._training.signal(signal.SIGKILL)
         return self.job
 
-    def log_tail(self) -> str:
-        return read_log_tail(self._folder, self._redaction)
-
     def stop(self, state: State, reason: str | None = None) -> None:
         """Ends the training, which gives the job this state; `step` kills it after KILL_SECONDS. The first call counts."""
-        if self._stopping is None and self.job.active and self._training is not None:
+        if self._stopping is None and self.job.active:
             self._stopping, self._kill_at = (state, reason), time.monotonic() + KILL_SECONDS
-            self._training.signal(signal.SIGTERM)
+            if self._training.alive():  # otherwise another process may have its id
+                self._training.signal(signal.SIGTERM)
 
     def _is_over_time(self) -> bool:
         if self.job.started_at is None:
@@ -84,22 +73,22 @@ class Supervision:
         return age.total_seconds() > self._settings.training_seconds
 
     def _read_events(self) -> None:
-        for position, line in read_events(self._folder, self._redaction, self._position):
-            self._position = position
-            self.lines.append(line)
+        lines, self._position = self.folder.read_events(self._position)
+        self.lines += lines
+        for line in lines:
             if event := RunEvent.parse(line):
                 self._last_event = event
                 self.job = self.job.updated_by(event)
 
-    def _result(self, cancel: bool) -> Job:
+    def _result(self) -> Job:
         if isinstance(self._last_event, FailedEvent):
             return with_published_version(self.job.ended("failed", self._last_event.error), self._settings)
-        code = None if self._training is None else self._training.exit_code
+        code = self._training.exit_code
         if isinstance(self._last_event, FinishedEvent) or code == 0:  # on a full disk the event may be lost
             job = self.job.ended("succeeded")
         elif self._stopping is not None:
             job = self.job.ended(*self._stopping)
-        elif cancel:  # the earlier supervisor died after it had stopped the training
+        elif self.job.cancel_requested:  # the earlier supervisor died after it had stopped the training
             job = self.job.ended("cancelled")
         elif isinstance(self._last_event, StoppedEvent):
             job = self.job.ended("failed", "the training process was stopped by a signal")

@@ -6,16 +6,15 @@ import logging
 import shutil
 import time
 
-from service.jobs.job import Job
-from service.jobs.job_folder import FOLDER, LOCK, is_held, job_folder
+from service.jobs.job_folder import FOLDER, JobFolder
 from service.jobs.ledger import JobsUnavailable, Ledger
 from service.jobs.supervision import Supervision
-from service.redis_connection import Backoff
+from service.jobs.training_process import TrainingProcess
 from service.settings import Settings
 
 LOG = logging.getLogger("service.jobs")
 REPORT_SECONDS = 0.25  # a report also reads whether to cancel, which may take two seconds in all
-END_REPORT_SECONDS = 600.0  # how long to retry the report of the end of a job
+RETRY_SECONDS = 2.0  # the service abandons the job of a worker after 10 s without a report
 
 
 class Trainer:
@@ -25,24 +24,20 @@ class Trainer:
         """`tied`: trainings die with this process. Otherwise they outlive it, and the next Trainer adopts them."""
         self._settings, self._ledger, self._tied = settings, ledger, tied
         self._supervision: Supervision | None = None
-        self._backoff = Backoff(1.0, 4.0)  # the service abandons the job of a worker after 10 s without a report
-        self._adopts = not tied
-        self._cancel = self._stopping = False
-        self._report_at = self._give_up_at = 0.0
+        self._stopping, self._adopts = False, not tied
+        self._report_at = 0.0
 
     def step(self) -> bool:
         """Returns False if no job waits. Raises JobsUnavailable between jobs only."""
-        if self._supervision is None:
-            self._supervision = self._next_supervision()
-        if self._supervision is None:
+        supervision = self._supervision = self._supervision or self._next_supervision()
+        if supervision is None:
             return False
-        if (job := self._supervision.step(self._cancel)).active:
-            self._give_up_at = time.monotonic() + END_REPORT_SECONDS
+        job = supervision.step()
         if time.monotonic() >= self._report_at:
-            reported = self._report(self._supervision)
-            if not job.active and (reported or self._stopping or time.monotonic() > self._give_up_at):
+            reported = self._report(supervision)
+            if not job.active and (reported or self._stopping):
                 self._supervision = None
-                self._finish(job)
+                self._finish(supervision)
         return True
 
     def stop(self, reason: str) -> None:
@@ -52,37 +47,37 @@ class Trainer:
             self._supervision.stop("failed", reason)
 
     def _next_supervision(self) -> Supervision | None:
-        self._report_at = 0.0
-        self._backoff.reset()
         for job in self._ledger.jobs() if self._adopts else []:
             if job.state == "running":  # its leader died; its training may be alive
-                self._cancel = job.cancel_requested
-                return Supervision.adopt(job, job_folder(self._settings, job.id), self._settings)
-        self._adopts = False
+                return Supervision(job, TrainingProcess(JobFolder(self._settings, job.id)), self._settings)
+        self._adopts = False  # reading all jobs in every idle step would cost milliseconds
         claimed = None if self._stopping else self._ledger.claim()
         if claimed is None:
             return None
-        self._cancel, self._adopts = False, not self._tied  # adopts this job too, should its start or its last report fail
+        self._adopts = not self._tied  # adopts this job too, should its start fail
         LOG.info("job %s of %s is training", claimed.id, claimed.model)
-        return Supervision.start(claimed, job_folder(self._settings, claimed.id), self._settings, self._tied)
+        return Supervision.start(claimed, self._settings, self._tied)
 
     def _report(self, supervision: Supervision) -> bool:
-        """Each report is complete, so the ledger may be unavailable for a while."""
+        """Returns False if the ledger is unavailable. Each report is complete, so a missing one does no harm."""
         job = supervision.job
         try:
-            self._cancel = self._ledger.report(job, supervision.lines, supervision.log_tail()) or self._cancel
-            self._backoff.reset()
+            if self._ledger.report(job, supervision.lines, supervision.folder.read_log_tail()):
+                supervision.stop("cancelled")
         except JobsUnavailable as error:
-            LOG.warning("job %s is not reported: %s; retrying in %g s", job.id, error, self._backoff.grow())
-        self._report_at = time.monotonic() + max(REPORT_SECONDS, self._backoff.seconds)
-        return not self._backoff.seconds
+            LOG.warning("job %s is not reported: %s; retrying in %g s", job.id, error, RETRY_SECONDS)
+            self._report_at = time.monotonic() + RETRY_SECONDS
+            return False
+        self._report_at = time.monotonic() + REPORT_SECONDS
+        return True
 
-    def _finish(self, job: Job) -> None:
+    def _finish(self, supervision: Supervision) -> None:
+        job = supervision.job
         LOG.info("job %s of %s: %s%s", job.id, job.model, job.state, f" ({job.error})" if job.error else "")
         if self._tied:
-            shutil.rmtree(job_folder(self._settings, job.id), ignore_errors=True)  # its content is in the ledger
+            shutil.rmtree(supervision.folder.path, ignore_errors=True)  # its content is in the ledger
             return
         recorded = {job.id for job in self._ledger.jobs()}
         for path in (self._settings.store / FOLDER).iterdir():
-            if path.is_dir() and path.name not in recorded and not is_held(path / LOCK):  # locked: of a worker
-                shutil.rmtree(path, ignore_errors=True)
+            if path.is_dir() and path.name not in recorded and not JobFolder(self._settings, path.name).is_locked():
+                shutil.rmtree(path, ignore_errors=True)  # of a pruned job; a locked folder is that of a worker

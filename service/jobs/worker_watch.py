@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from model_store import Store, StoreError
 from service.jobs.job import Job
-from service.jobs.job_folder import FENCING_FILE, FOLDER, LOCK, is_held
+from service.jobs.job_folder import FENCING_FILE, FOLDER, JobFolder
 from service.jobs.redis_ledger import RedisLedger
 from service.jobs.supervision import succeed_if_live, with_published_version
 from service.settings import Settings
@@ -26,24 +26,20 @@ class WorkerWatch:
 
     def step(self) -> bool:
         """Returns False: the workers take the frequent steps."""
-        jobs = self._ledger.jobs()
-        for job in jobs:
-            if job.state == "running" and self._is_silent(job):
+        jobs, now = self._ledger.jobs(), time.monotonic()
+        silent = [job for job in jobs if job.state == "running" and not self._ledger.has_heartbeat(job.id)]
+        # Measured from when this process noticed the silence: while Redis does not answer, heartbeats expire.
+        self._silent_since = {job.id: self._silent_since.get(job.id, now) for job in silent}
+        for job in silent:
+            if now - self._silent_since[job.id] > ABANDONED_SECONDS:
                 self._abandon(job)
-            elif job.given_up:
+        for job in jobs:
+            if job.given_up:
                 self._amend(job)
         self._remove_leftovers(jobs)
         return False
 
-    def _is_silent(self, job: Job) -> bool:
-        """True if the worker has sent no heartbeat for ABANDONED_SECONDS while Redis answered."""
-        if self._ledger.has_heartbeat(job.id):
-            self._silent_since.pop(job.id, None)
-            return False
-        return time.monotonic() - self._silent_since.setdefault(job.id, time.monotonic()) > ABANDONED_SECONDS
-
     def _abandon(self, job: Job) -> None:
-        self._silent_since.pop(job.id, None)
         reason = f"no heartbeat of its worker for {ABANDONED_SECONDS:g} s: the worker was killed, or cannot reach Redis"
         failed = job.ended("failed", reason).model_copy(update={"given_up": True})
         if self._ledger.abandon(succeed_if_live(failed, self._settings)).given_up:
@@ -65,8 +61,7 @@ class WorkerWatch:
         """
         active = {job.id: job.active for job in jobs}
         for fencing_file in (self._settings.store / FOLDER).glob(f"*/{FENCING_FILE}"):
-            folder = fencing_file.parent
-            if active.get(folder.name) or (folder.name not in active and is_held(folder / LOCK)):
-                continue
-            fencing_file.unlink(missing_ok=True)
-            shutil.rmtree(folder, ignore_errors=True)
+            folder = JobFolder(self._settings, fencing_file.parent.name)
+            if not (active[folder.job_id] if folder.job_id in active else folder.is_locked()):
+                fencing_file.unlink(missing_ok=True)
+                shutil.rmtree(folder.path, ignore_errors=True)

@@ -14,9 +14,9 @@ import pytest
 
 from model_store import Store
 from service.jobs.job import Job
-from service.jobs.job_folder import FOLDER, LOCK, is_held
-from service.jobs.redaction import Redaction
+from service.jobs.job_folder import JobFolder
 from service.jobs.sqlite_ledger import SqliteLedger
+from service.settings import Settings
 from tests.service.jobs.retraining import (
     ADMIN,
     CANCEL_SECONDS,
@@ -172,7 +172,7 @@ def test_a_killed_training_fails_its_job_and_the_next_job_runs(running: Running,
     client = running.client
     job_id = submit(client, overrides=FOR_EVER)
     wait_for_epoch(client, job_id)
-    waiting = SqliteLedger(folder / "models" / FOLDER / "jobs.sqlite", Redaction()).add(Job.new("other", {}), None)
+    waiting = SqliteLedger(Settings(store=folder / "models")).add(Job.new("other", {}), None)
     until(lambda: "sgf_retrain_epoch 0.0" not in client.get("/metrics").text)
     until(lambda: "sgf_retrain_jobs_waiting 1.0" in client.get("/metrics").text)
     before = counted(client, "cancelled")
@@ -240,7 +240,8 @@ def test_a_killed_and_restarted_service_adopts_its_jobs(folder: Path, tmp_path: 
         second.process.kill()
     for pid in training_processes(job_id):
         os.kill(pid, signal.SIGKILL)  # simulates a crash of the machine
-    until(lambda: not is_held(store / FOLDER / job_id / LOCK), PATIENCE_SECONDS)  # slow: no supervisor speeds up its exit
+    training = JobFolder(Settings(store=store), job_id)
+    until(lambda: not training.is_locked(), PATIENCE_SECONDS)  # slow: no supervisor speeds up its exit
     with in_processes(store, data_root=root, training_seconds="2", **SETTINGS) as third:
         record = wait_for_end(third.client, job_id)
         assert (record["state"], record["live"]) == ("failed", False)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs import priority
-from service.jobs.job_folder import LOCK
-from service.jobs.training_process import TrainingProcess
+from service.jobs.job_folder import JobFolder
+from service.jobs.training_process import TrainingProcess, lower_priority, release_memory, restore_priority
+from service.settings import Settings
 from tests.service.jobs.retraining import busy_machine
 
 MEGABYTE = 2**20
@@ -40,9 +40,9 @@ def idle() -> Iterator[subprocess.Popen[bytes]]:
         assert process.stdout is not None
         process.stdout.readline()
         for thread in threads(process.pid):  # a training is lowered before it starts threads, which inherit it
-            priority.lower(thread)
+            lower_priority(thread)
         yield process
-        priority.restore(process.pid)
+        restore_priority(process.pid)
         process.kill()
 
 
@@ -58,7 +58,7 @@ def may_raise_priorities() -> bool:
     """Whether this process has CAP_SYS_NICE; root may lack it in a container."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as scratch:
         try:
-            priority.lower(scratch.pid)
+            lower_priority(scratch.pid)
             os.sched_setscheduler(scratch.pid, os.SCHED_OTHER, os.sched_param(0))
             os.setpriority(os.PRIO_PROCESS, scratch.pid, 0)
         except PermissionError:
@@ -71,7 +71,7 @@ def may_raise_priorities() -> bool:
 def test_restore_sets_every_thread_to_normal_priority_if_permitted(idle: subprocess.Popen[bytes]) -> None:
     assert {os.sched_getscheduler(thread) for thread in threads(idle.pid)} == {os.SCHED_IDLE}
     assert len(threads(idle.pid)) == 2
-    priority.restore(idle.pid)
+    restore_priority(idle.pid)
     expected = (os.SCHED_OTHER, 0) if may_raise_priorities() else (os.SCHED_IDLE, 19)
     for thread in threads(idle.pid):
         assert (os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)) == expected
@@ -87,15 +87,15 @@ def test_restore_skips_a_thread_that_has_just_ended(idle: subprocess.Popen[bytes
         set_scheduler(thread, policy, param)
 
     monkeypatch.setattr(os, "sched_setscheduler", fail_for_the_first_thread)
-    priority.restore(idle.pid)
+    restore_priority(idle.pid)
     assert sorted(tried) == sorted(threads(idle.pid))
 
 
 def test_the_memory_of_a_living_process_is_not_released(idle: subprocess.Popen[bytes]) -> None:
     before = resident_bytes(idle.pid)
-    assert priority.release_memory(idle.pid) is False
+    assert release_memory(idle.pid) is False
     idle.send_signal(signal.SIGSTOP)
-    assert priority.release_memory(idle.pid) is False, "nor of a stopped process"
+    assert release_memory(idle.pid) is False, "nor of a stopped process"
     idle.send_signal(signal.SIGCONT)
     assert resident_bytes(idle.pid) >= before > 200 * MEGABYTE
     assert idle.poll() is None
@@ -106,14 +106,16 @@ def test_the_memory_of_a_killed_process_is_released_by_the_caller(idle: subproce
     with busy_machine():
         assert resident_bytes(idle.pid) > 200 * MEGABYTE
         idle.send_signal(signal.SIGKILL)
-        assert priority.release_memory(idle.pid) is True
+        assert release_memory(idle.pid) is True
         assert resident_bytes(idle.pid) < 20 * MEGABYTE
 
 
 @since_5_15
 def test_release_if_killed_affects_only_a_killed_training(idle: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    (tmp_path / LOCK).write_text(f"{idle.pid}\n")
-    training = TrainingProcess(tmp_path)
+    folder = JobFolder(Settings(store=tmp_path), "job")
+    folder.path.mkdir(parents=True)
+    folder.lock.write_text(f"{idle.pid}\n")
+    training = TrainingProcess(folder)
     training.release_if_killed()
     assert {os.sched_getscheduler(thread) for thread in threads(idle.pid)} == {os.SCHED_IDLE}, (
         "a living training keeps its idle priority"
@@ -127,6 +129,6 @@ def test_release_if_killed_affects_only_a_killed_training(idle: subprocess.Popen
 def test_a_process_that_has_ended_is_ignored(idle: subprocess.Popen[bytes]) -> None:
     idle.kill()
     idle.wait()
-    priority.lower(idle.pid)
-    priority.restore(idle.pid)
-    priority.release_memory(idle.pid)
+    lower_priority(idle.pid)
+    restore_priority(idle.pid)
+    release_memory(idle.pid)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs.redaction import Redaction
+from service.jobs.job_folder import Redaction
 
 REDACTION = Redaction(Path("/srv/my models"), Path("/data"), Path("/opt/venv"))
 

@@ -12,7 +12,7 @@ from redis import Redis
 
 from model_store import Store
 from service.jobs.job import Job
-from service.jobs.job_folder import FENCING_FILE, FOLDER, LOCK
+from service.jobs.job_folder import FOLDER, JobFolder
 from service.jobs.job_service import JobService
 from service.jobs.redis_ledger import PREFIX, RedisLedger
 from service.jobs.submission import Submission
@@ -102,16 +102,16 @@ def test_every_state_is_counted_once_by_several_services(server: RedisServer, se
 
 def test_folders_of_dead_workers_are_removed(service: JobService, settings: Settings, redis: Redis) -> None:
     job = abandon_job(service, RedisLedger(settings), redis)
-    folders = {name: settings.store / FOLDER / name for name in (job.id, "forgotten", "trains", "local")}
+    folders = {name: JobFolder(settings, name) for name in (job.id, "forgotten", "trains", "local")}
     for folder in folders.values():
-        folder.mkdir(parents=True)
-        (folder / LOCK).touch()
-        (folder / FENCING_FILE).touch()
-    (folders["local"] / FENCING_FILE).unlink()  # of a local job: another service removes it
-    with (folders["trains"] / LOCK).open("w") as held:
+        folder.path.mkdir(parents=True)
+        folder.lock.touch()
+        folder.fencing_file.touch()
+    folders["local"].fencing_file.unlink()  # of a local job: another service removes it
+    with folders["trains"].lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         service.advance()
-    assert {name for name, folder in folders.items() if folder.exists()} == {"trains", "local"}
+    assert {name for name, folder in folders.items() if folder.path.exists()} == {"trains", "local"}
 
 
 def test_a_training_that_does_not_start_leaves_no_folder(

@@ -12,7 +12,6 @@ from service.jobs.job import Job
 from service.jobs.job_folder import FOLDER
 from service.jobs.job_service import JobService
 from service.jobs.ledger import JobConflict
-from service.jobs.redaction import Redaction
 from service.jobs.sqlite_ledger import SqliteLedger
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
@@ -26,8 +25,15 @@ CREATE UNIQUE INDEX one_per_model ON jobs (model) WHERE state IN ('queued', 'run
 """
 
 
+def earlier_file(store: Path) -> sqlite3.Connection:
+    (store / FOLDER).mkdir()
+    database = sqlite3.connect(store / FOLDER / "jobs.sqlite")
+    database.executescript(EARLIER)
+    return database
+
+
 def test_a_key_belongs_to_one_model(tmp_path: Path) -> None:
-    ledger = SqliteLedger(tmp_path / "jobs.sqlite", Redaction())
+    ledger = SqliteLedger(Settings(store=tmp_path))
     first = ledger.add(Job.new("one", {}), "nightly")
     other = ledger.add(Job.new("two", {}), "nightly")
     assert first.id != other.id
@@ -38,17 +44,15 @@ def test_a_key_belongs_to_one_model(tmp_path: Path) -> None:
 
 
 def test_an_older_file_is_migrated_once(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.sqlite"
     old = Job.new("one", {})
-    with sqlite3.connect(path) as database:
-        database.executescript(EARLIER)
+    with earlier_file(tmp_path) as database:
         insert = (
             "INSERT INTO jobs (id, model, state, key, digest, record) VALUES (?, 'one', 'queued', 'nightly', 'digest', ?)"
         )
         database.execute(insert, (old.id, old.model_dump_json()))
     database.close()
     jobs: list[Job] = []
-    ledgers = [SqliteLedger(path, Redaction()) for _ in range(8)]
+    ledgers = [SqliteLedger(Settings(store=tmp_path)) for _ in range(8)]
     threads = [threading.Thread(target=lambda ledger=ledger: jobs.extend(ledger.jobs())) for ledger in ledgers]
     for thread in threads:
         thread.start()
@@ -62,7 +66,7 @@ def test_an_older_file_is_migrated_once(tmp_path: Path) -> None:
 
 
 def test_a_job_that_is_cancelled_four_times_at_once_is_counted_once(tmp_path: Path) -> None:
-    job = SqliteLedger(tmp_path / FOLDER / "jobs.sqlite", Redaction()).add(Job.new("one", {}), None)
+    job = SqliteLedger(Settings(store=tmp_path)).add(Job.new("one", {}), None)
     metrics = Metrics()
     services = [JobService(Settings(store=tmp_path), metrics) for _ in range(4)]
     threads = [threading.Thread(target=service.cancel, args=(job.id,)) for service in services]
@@ -75,12 +79,11 @@ def test_a_job_that_is_cancelled_four_times_at_once_is_counted_once(tmp_path: Pa
 
 def test_migration_keeps_a_requested_cancel_and_counts_no_state_again(tmp_path: Path) -> None:
     old = Job.new("one", {}).started()
-    with sqlite3.connect(tmp_path / "jobs.sqlite") as database:
-        database.executescript(EARLIER)
+    with earlier_file(tmp_path) as database:
         insert = "INSERT INTO jobs (id, model, state, digest, cancel, record) VALUES (?, 'one', 'running', '', 1, ?)"
         database.execute(insert, (old.id, old.model_dump_json()))
     database.close()
-    ledger = SqliteLedger(tmp_path / "jobs.sqlite", Redaction())
+    ledger = SqliteLedger(Settings(store=tmp_path))
     assert ledger.get(old.id) == old.model_copy(update={"cancel_requested": True})
     assert [ledger.count_once(old.id, state) for state in ("queued", "running", "cancelled", "cancelled")] == [
         False,

@@ -15,9 +15,8 @@ from redis import Redis
 from model_store.run_contract import EpochEvent
 from service.http import event_stream
 from service.jobs.job import Job
-from service.jobs.job_folder import EVENTS, FOLDER
+from service.jobs.job_folder import JobFolder
 from service.jobs.job_service import JobService
-from service.jobs.redaction import Redaction
 from service.jobs.redis_ledger import PREFIX
 from service.jobs.sqlite_ledger import SqliteLedger
 from service.settings import Settings
@@ -34,13 +33,14 @@ def epoch(number: int) -> bytes:
 
 def test_a_stream_reads_only_new_events(tmp_path: Path) -> None:
     """The beginning of the file changes after it was read: a reader that started again would miscount the lines."""
-    job = SqliteLedger(tmp_path / FOLDER / "jobs.sqlite", Redaction()).add(Job.new("demo", {}), None)
-    file = tmp_path / FOLDER / job.id / EVENTS
+    settings = Settings(store=tmp_path)
+    job = SqliteLedger(settings).add(Job.new("demo", {}), None)
+    file = JobFolder(settings, job.id).events
     file.parent.mkdir()
     file.write_bytes(epoch(1) + b"\n" + epoch(2) + b"\n" + epoch(3)[:5])
 
     async def read() -> list[str]:
-        lines = event_stream.events(JobService(Settings(store=tmp_path), Metrics()).ledger, job.id, 1)
+        lines = event_stream.events(JobService(settings, Metrics()).ledger, job.id, 1)
         first = await anext(lines)
         content = file.read_bytes()
         file.write_bytes(content.replace(b"\n", b" ", 1) + epoch(3)[5:] + b"\n")

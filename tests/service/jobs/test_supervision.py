@@ -10,7 +10,7 @@ import pytest
 from model_store import Store
 from model_store.run_contract import ActivatedEvent, EpochEvent, FailedEvent, FinishedEvent
 from service.jobs.job import Job
-from service.jobs.job_folder import EVENTS
+from service.jobs.job_folder import JobFolder
 from service.jobs.supervision import Supervision, with_published_version
 from service.jobs.training_process import TrainingProcess
 from service.settings import Settings
@@ -51,16 +51,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def result_of(folder: Path, tmp_path: Path, *lines: str, code: int | None = None, cancel: bool = False, **facts: Any) -> Job:
-    (tmp_path / EVENTS).write_text("".join(f"{line}\n" for line in lines))
+def result_of(folder: Path, *lines: str, code: int | None = None, **facts: Any) -> Job:
     job = Job.new("demo", {}).model_copy(update={"state": "running"} | facts)
-    dead = cast("TrainingProcess", Dead(code))
-    return Supervision(job, tmp_path, dead, Settings(store=folder / "models")).step(cancel)
+    settings = Settings(store=folder / "models")
+    events = JobFolder(settings, job.id).events
+    events.parent.mkdir(parents=True, exist_ok=True)
+    events.write_text("".join(f"{line}\n" for line in lines))
+    return Supervision(job, cast("TrainingProcess", Dead(code)), settings).step()
 
 
-def test_a_truncated_line_is_skipped(folder: Path, tmp_path: Path) -> None:
+def test_a_truncated_line_is_skipped(folder: Path) -> None:
     lines = [EPOCH, EPOCH[:20] + EPOCH, "[1]", "", FinishedEvent(result={}).to_line()]
-    record = result_of(folder, tmp_path, *lines)
+    record = result_of(folder, *lines)
     assert (record.state, record.epoch) == ("succeeded", 3)
 
 
@@ -73,31 +75,27 @@ def test_a_truncated_line_is_skipped(folder: Path, tmp_path: Path) -> None:
         (0, "succeeded", ""),
     ],
 )
-def test_the_result_of_a_training_without_a_last_event(
-    folder: Path, tmp_path: Path, code: int | None, state: str, error: str
-) -> None:
-    record = result_of(folder, tmp_path, EPOCH, code=code)
+def test_the_result_of_a_training_without_a_last_event(folder: Path, code: int | None, state: str, error: str) -> None:
+    record = result_of(folder, EPOCH, code=code)
     assert record.state == state
     assert error in (record.error or "")
 
 
 @pytest.mark.parametrize("cancel", [False, True])
-def test_a_job_whose_version_is_live_has_succeeded_even_without_a_last_event(
-    folder: Path, tmp_path: Path, cancel: bool
-) -> None:
+def test_a_job_whose_version_is_live_has_succeeded_even_without_a_last_event(folder: Path, cancel: bool) -> None:
     activated = ActivatedEvent(version=1).to_line()
-    record = result_of(folder, tmp_path, activated, code=-9, cancel=cancel, id="first")
+    record = result_of(folder, activated, code=-9, cancel_requested=cancel, id="first")
     assert (record.state, record.error, record.version, record.live) == ("succeeded", None, 1, True)
     failed = FailedEvent(error="no space").to_line()
-    record = result_of(folder, tmp_path, activated, failed, code=1, id="first")
+    record = result_of(folder, activated, failed, code=1, id="first")
     assert (record.state, record.error, record.live) == ("failed", "no space", True), "the failed event decides"
-    record = result_of(folder, tmp_path, code=-9, cancel=cancel, id="second")
+    record = result_of(folder, code=-9, cancel_requested=cancel, id="second")
     assert (record.state, record.version, record.live) == ("cancelled" if cancel else "failed", 2, False), (
         "published, not live"
     )
 
 
-def test_a_damaged_version_of_another_job_is_skipped(folder: Path, tmp_path: Path) -> None:
+def test_a_damaged_version_of_another_job_is_skipped(folder: Path) -> None:
     manifest = Store(folder / "models").model("demo").folder / "2" / "manifest.json"
     before = manifest.read_bytes()
     manifest.write_bytes(b"{")
@@ -111,7 +109,7 @@ def test_a_damaged_version_of_another_job_is_skipped(folder: Path, tmp_path: Pat
 
 def test_every_step_speeds_up_the_exit_of_a_killed_training(tmp_path: Path) -> None:
     dying = Dying()
-    supervision = Supervision(Job.new("demo", {}), tmp_path, cast("TrainingProcess", dying), Settings(store=tmp_path))
+    supervision = Supervision(Job.new("demo", {}), cast("TrainingProcess", dying), Settings(store=tmp_path))
     for _ in range(3):
-        assert supervision.step(False).active
+        assert supervision.step().active
     assert dying.releases == 3
