@@ -43,7 +43,7 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         "prometheus_client.multiprocess:mark_process_dead",
     ),
     "starlette": ("starlette.routing:Match.FULL", "starlette.routing:Route.matches"),
-    "fastapi": ("fastapi.openapi.utils:get_openapi", "fastapi.exceptions:RequestValidationError"),
+    "fastapi": ("fastapi:FastAPI.openapi", "fastapi.exceptions:RequestValidationError"),
 }
 CYCLE_ARGUMENTS = {
     "scope", "transport", "flow", "logger", "access_logger", "access_log", "default_headers", "message_event",

@@ -18,7 +18,7 @@ from starlette.routing import Match
 from service.admission import Admission, Lane
 from service.errors import Refusal
 from service.http.errors import HttpRefusal, refusal_for
-from service.http.reply import GZIP_FROM_BYTES, JSON, Reply
+from service.http.reply import GZIP_FROM_BYTES, JSON, NPY, Reply
 from service.http.request import Request
 from service.http.security import Security
 from service.predict.predictor import Form, Predictor
@@ -31,7 +31,6 @@ LOG = logging.getLogger("service.http.gateway")
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-NPY = "application/x-npy"
 ANSWERED_HERE = {"/predict", "/embed"}
 NOT_QUEUED = {"/health/live", "/health/ready", "/metrics"}
 """Routes that never wait: they are cheap, and operators need them most in an overload."""
