@@ -18,7 +18,7 @@ from service.http.gateway import Gateway
 from service.http.pages import pages
 from service.jobs.job_service import JobService, Leader
 from service.predict.batching import Batcher
-from service.predict.cache import cache_for
+from service.predict.cache import RedisCache, cache_for
 from service.predict.predictor import Predictor
 from service.rollout.rollout import Rollout
 from service.settings import REMOVED, Settings
@@ -58,8 +58,8 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
             asyncio.create_task(_repeat(admission.sweep, SWEEP_SECONDS)),
         ]
         await rollout.start()
-        if cache is not None:
-            cache.start()
+        if isinstance(cache, RedisCache):
+            tasks.append(asyncio.create_task(cache.watch()))
         if leader is not None:
             leader.start()
         gc.collect()
@@ -74,14 +74,14 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
                 await asyncio.to_thread(leader.stop)
             await batcher.close()
             await rollout.stop()
-            if cache is not None:
+            if isinstance(cache, RedisCache):
                 await cache.close()
             book()
 
-    answering = Predictor(settings, metrics, batcher, cache)
+    predictor = Predictor(settings, metrics, batcher, cache)
     admin = admin_routes(jobs, settings.data_root, rollout)
     others = pages(rollout, metrics, lifespan, bool(settings.api_keys), admin)
-    return Gateway(settings, metrics, rollout, answering, admission, log, others)
+    return Gateway(settings, metrics, rollout, predictor, admission, log, others)
 
 
 async def _repeat(step: Callable[[], None], seconds: float) -> None:

@@ -14,7 +14,6 @@ from model_store import InvalidName, StoreBusy, StoreError, StoreUnavailable, Un
 from service.errors import Code, Refusal
 from service.jobs.ledger import InvalidSubmission, JobConflict, JobError, JobsUnavailable, UnknownJob
 from sgformer import NeighborhoodTooLarge, NewNodeError, SgformerError, UnknownNodeError
-from sgformer_client.answers import ErrorAnswer
 
 CODES: Mapping[str, tuple[int, str]] = {
     "not_json": (400, "answers admin"),
@@ -66,6 +65,8 @@ CODES_OF_ERRORS: Mapping[type[Exception], Code] = {
 }
 """The code for errors of other layers. A class comes before its base class: the first entry that fits counts."""
 RETRY_SECONDS = 1
+ERROR_CONTENT = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}}
+"""Of all error responses, in the OpenAPI document."""
 
 
 class HttpRefusal(Refusal):
@@ -112,4 +113,4 @@ def error_responses(group: str) -> dict[int | str, dict[str, Any]]:
     for code, (status, groups) in sorted(CODES.items()):
         if group in groups.split():
             codes.setdefault(status, []).append(code)
-    return {status: {"model": ErrorAnswer, "description": ", ".join(names)} for status, names in codes.items()}
+    return {status: {"description": ", ".join(names), "content": ERROR_CONTENT} for status, names in codes.items()}

@@ -12,6 +12,7 @@ from service.engines.served_model import ServedModel
 from service.predict import encoding
 from service.predict.questions import Question
 from service.predict.results import NodeResults
+from sgformer_client.answers import ErrorAnswer
 
 LOG = logging.getLogger("service.http.openapi")
 MANY = 32
@@ -31,6 +32,7 @@ class Document:
         snapshot = None if model is None else model.id
         if self._snapshot != snapshot:
             self._snapshot = snapshot
+            document["components"]["schemas"]["ErrorAnswer"] = ErrorAnswer.model_json_schema()
             for path in ("/predict", "/embed"):
                 _set_examples(document["paths"][path]["post"], None if self._private else model, path == "/embed")
         return document

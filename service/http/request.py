@@ -7,10 +7,11 @@ import random
 import re
 import time
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import httptools
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from service.admission import Place
 from service.errors import Refusal
@@ -175,3 +176,37 @@ def head_without_upgrade(method: bytes, target: bytes, version: str, headers: li
     if any(b"close" in value.lower() for name, value in headers if name == b"connection"):
         kept.append(b"connection: close\r\n")
     return b"%b %b HTTP/%b\r\n%b\r\n" % (method, target, version.encode(), b"".join(kept))
+
+
+def asgi_cycle(protocol: Protocol, request: Request) -> RequestResponseCycle:
+    """What uvicorn runs an ASGI application with, for one request."""
+    path, _, query = request.target.partition(b"?")
+    scope: Any = {
+        "type": "http",
+        "asgi": {"version": protocol.asgi_version, "spec_version": "2.3"},
+        "http_version": request.version,
+        "server": protocol.server,
+        "client": protocol.client,
+        "scheme": protocol.scheme,
+        "method": request.method,
+        "root_path": "",
+        "path": request.path,
+        "raw_path": path,
+        "query_string": query,
+        "headers": request.headers,
+        "state": protocol.app_state.copy(),
+        "sgf.request": request,
+    }
+    return RequestResponseCycle(
+        scope=scope,
+        transport=protocol.transport,
+        flow=protocol.flow,
+        logger=protocol.logger,
+        access_logger=protocol.access_logger,
+        access_log=False,
+        default_headers=protocol.server_state.default_headers,
+        message_event=asyncio.Event(),
+        expect_100_continue=False,
+        keep_alive=request.keep_alive,
+        on_response=protocol.on_response_complete,
+    )
