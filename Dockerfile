@@ -7,7 +7,7 @@
 # VARIANT=gpu, the versions of constraints.txt. The base's packages are those of its tag: their security updates come with a later
 # DEBIAN. Python is what the mirrors have on the day of the build, as they keep no older one; `docker build --no-cache` takes a later one.
 ARG DEBIAN=12.12-slim
-# Of pyproject.toml, for the labels.
+# The version in pyproject.toml, for the labels.
 ARG VERSION=0.2.0
 
 FROM debian:${DEBIAN} AS python
@@ -44,7 +44,7 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=/src/const
 
 FROM build AS build-serving
 COPY deploy/serving.lock ./
-# cpu or gpu: which ONNX Runtime, and torch for CUDA.
+# cpu, or gpu: ONNX Runtime and torch for CUDA.
 ARG VARIANT=cpu
 RUN if [ "$VARIANT" = cpu ]; then set -- --require-hashes -r serving.lock; else set -- ".[${VARIANT}]"; fi \
     && /opt/pip/bin/pip --python /opt/sgformer/bin/python install "$@"
@@ -55,9 +55,9 @@ RUN if [ "$VARIANT" = cpu ]; then set -- --no-build-isolation; fi \
     && /opt/pip/bin/pip --python /opt/sgformer/bin/python uninstall --yes setuptools
 
 FROM build AS build-worker
-# Give it the address of PyTorch's index of CPU builds: on PyPI, torch is a CUDA build of some gigabytes, and nothing here trains on a
-# GPU. Empty: whatever the registry has. See deploy/README.md.
-ARG TORCH_INDEX_URL=
+# PyTorch's own index of CPU builds: on PyPI, torch is a CUDA build of some gigabytes, and training uses no GPU.
+# Empty: the package registry alone. See deploy/README.md.
+ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install \
     ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} ".[cpu,train]"
 COPY --from=code / ./
@@ -72,10 +72,10 @@ LABEL org.opencontainers.image.title="sgformer-worker" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# torch and its friends keep caches at home, and home is not writable.
+# torch keeps caches in the home folder, which is not writable otherwise.
 ENV HOME=/tmp
 USER 10001:10001
-# Nobody can ask it anything: that it lives is seen in Redis. See deploy/README.md.
+# The worker has no port; Redis knows which workers live. See deploy/README.md.
 HEALTHCHECK NONE
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["sgf-worker"]
@@ -93,9 +93,9 @@ ENV SGF_HOST=0.0.0.0 \
     SGF_PORT=8000
 USER 10001:10001
 EXPOSE 8000
-# Ready, not only alive: a version is verified, warmed and has answered its probes.
+# Ready, not only alive: a version is verified, warmed up and has passed its probes.
 HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=3 CMD ["python3", "-c", \
     "import os, urllib.request as web; web.urlopen(f'http://127.0.0.1:{os.environ[\"SGF_PORT\"]}/health/ready', timeout=2)"]
-# The server is process 1 and gets SIGTERM itself: it takes no more requests, answers those in hand, and ends.
+# The server is process 1 and gets SIGTERM: it accepts no more requests, answers those in flight, and ends.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["sgf-serve"]

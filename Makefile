@@ -54,7 +54,7 @@ soak: .venv/.installed  ## 10 kills of a training, 200 of publishers, a minute o
 	SGF_CANCEL_SECONDS=2 $(BIN)/pytest tests/service/jobs -k "one_key or everybody_sees"
 	SGF_SWAPS=200 SGF_CASES=1500 SGF_REAL=all $(BIN)/pytest -n 2 tests/service/rollout/test_rollout.py tests/service/http/test_schema.py tests/service/predict/test_real_graphs.py
 
-verify-deploy: .venv/.installed  ## images really built and run, Prometheus really scraping; needs root (deploy/install-verify-tools)
+verify-deploy: .venv/.installed  ## build the images, run docker compose up, retrain, kill and restart, scrape; starts a Docker engine where there is none, as root
 	deploy/install-verify-tools
 	VERIFY_DEPLOY=1 $(BIN)/pytest tests/deploy
 

@@ -143,6 +143,8 @@ class Lane:
         is_calm = self._refused <= CALM_SHARE * self._answers
         if is_full and not self._is_overloaded:
             LOG.warning("overloaded: %d requests wait or run, at %.0f answers per second", self.depth, self._rate)
+            self._delayed.extend(self._waiting)  # they have waited too long already: answer later requests quickly
+            self._waiting.clear()
         if self._is_overloaded and is_calm and not is_full:
             LOG.warning("the overload has ended; %d requests were refused", self._refused_in_all)
             self._refused_in_all = 0

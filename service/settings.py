@@ -80,9 +80,7 @@ class Settings:
     backend: Backend = _setting("auto", "numpy, torch, onnx, or auto: numpy on a CPU, torch on CUDA", _one_of(Backend))
     poll_seconds: float = _setting(0.5, "interval at which a worker checks the store for a new live version", _seconds)
     max_body_bytes: int = _setting(8 * 2**20, "largest request body, after decompression", _count)
-    max_body_weight: int = _setting(
-        100_000, "most values in a body, a name or an object counting as 40; parsing so many takes about 20 ms", _count
-    )
+    max_body_weight: int = _setting(100_000, "most values in a body (about 20 ms); a name or object counts as 40", _count)
     max_nodes: int = _setting(1000, "most nodes, known and new, in a request", _count)
     max_neighbors: int = _setting(20_000, "most neighbours of all new nodes in a request", _count)
     max_recompute: int = _setting(200_000, "most links that exact answers to a request may read; frozen: no limit", _count)
@@ -93,9 +91,7 @@ class Settings:
     max_connections: int = _setting(4096, "open connections of a worker; further ones get 503 and are closed", _count)
     key_rate: int = _setting(0, "requests per second, API key and worker; further ones get 429; 0: no limit", _from_zero)
     batch_cost: int = _setting(4096, "largest cost of a batch, about one unit per node and neighbour", _count)
-    inline_cost: int = _setting(
-        512, "largest cost of a request computed on the event loop; others go to the compute process", _from_zero
-    )
+    inline_cost: int = _setting(512, "largest cost computed on the event loop, not in the compute process", _from_zero)
     deadline_seconds: float = _setting(2.0, "longest time for an expensive answer; then 503", _seconds)
     body_seconds: float = _setting(10.0, "longest time for receiving a body; then 408", _seconds)
     redis_url: str | None = _setting(
@@ -114,9 +110,7 @@ class Settings:
     jobs: Jobs = _setting("auto", "local, redis (sgf-worker), or auto: redis if SGF_REDIS_URL is set", _one_of(Jobs))
     training_seconds: float = _setting(86_400.0, "longest retraining; then it is stopped", _seconds)
     training_threads: int = _setting(0, "threads of a retraining; 0: half of the cores", _from_zero)
-    keep_versions: int = _setting(
-        10, "newest versions that a retraining keeps, besides the live version and the one before it", _count
-    )
+    keep_versions: int = _setting(10, "newest versions that a retraining keeps, besides live and previous", _count)
     auto_rollback: bool = _setting(True, "roll back automatically from a version that fails during probation", _switch)
     probation_seconds: float = _setting(300.0, "duration of probation, from the activation of a version", _seconds)
     probation_answers: int = _setting(20, "answers of a worker before it judges a version", _count)

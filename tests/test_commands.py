@@ -187,7 +187,7 @@ def is_ready(port: int) -> bool:
 def test_no_command_of_a_page_is_overlooked(page: str) -> None:
     """Every block says what it is, and no command stands in an indented one or behind a prompt."""
     text = (ROOT / page).read_text()
-    assert {block.language for block in blocks_of(ROOT, page)} <= {"sh", "python", "json", "text"}
+    assert {block.language for block in blocks_of(ROOT, page)} <= {"sh", "python", "json", "text", "mermaid"}
     assert len(re.findall(r"^\s*```", text, re.MULTILINE)) == 2 * len(blocks_of(ROOT, page))
     rest = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     programs = r"(\$ |(make|curl|docker|kubectl|git|cp|du|sed|sgf-[a-z]+|pip|python3?|export|\.) )"

@@ -30,11 +30,21 @@ Part = tuple[Ids, NodeResults]
 
 
 def predictions_json(model: ServedModel, question: Question, parts: Sequence[Part]) -> bytes:
-    return _document(model, [_predictions(model, question, *part) for part in parts])
+    objects = []
+    for ids, results in parts:
+        columns = _nodes(ids) | _TASK_COLUMNS[model.config.task](model, question, results)
+        if question.embeddings:
+            columns[b'"embedding":[%b]'] = _rows(results.embeddings)
+        objects.append(_objects(columns, _exactness(results)))
+    return _document(model, objects)
 
 
 def embeddings_json(model: ServedModel, parts: Sequence[Part]) -> bytes:
-    return _document(model, [_embeddings(*part) for part in parts])
+    objects = [
+        _objects(_nodes(ids) | {b'"embedding":[%b]': _rows(results.embeddings)}, _exactness(results))
+        for ids, results in parts
+    ]
+    return _document(model, objects)
 
 
 def embeddings_npy(parts: Sequence[Part]) -> bytes:
@@ -74,17 +84,6 @@ def _objects(columns: Columns, constant: bytes = b"") -> bytes:
     return b",".join([template] * len(rows)) % tuple(chain.from_iterable(rows))
 
 
-def _predictions(model: ServedModel, question: Question, ids: Ids, results: NodeResults) -> bytes:
-    columns = _nodes(ids) | _OF_TASK[model.config.task](model, question, results)
-    if question.embeddings:
-        columns[b'"embedding":[%b]'] = _rows(results.embeddings)
-    return _objects(columns, _exactness(results))
-
-
-def _embeddings(ids: Ids, results: NodeResults) -> bytes:
-    return _objects(_nodes(ids) | {b'"embedding":[%b]': _rows(results.embeddings)}, _exactness(results))
-
-
 def _multiclass(model: ServedModel, question: Question, results: NodeResults) -> Columns:
     labels = model.derive(_classes)
     return {b"%b": map(labels.__getitem__, results.labels)} | _probabilities(labels, question, results)
@@ -118,7 +117,7 @@ def _regression(_model: ServedModel, _question: Question, results: NodeResults) 
     return {b'"value":[%b]': _rows(results.logits)}
 
 
-_OF_TASK = {"multiclass": _multiclass, "multilabel": _multilabel, "regression": _regression}
+_TASK_COLUMNS = {"multiclass": _multiclass, "multilabel": _multilabel, "regression": _regression}
 
 
 def _exactness(results: NodeResults) -> bytes:
@@ -129,15 +128,14 @@ def _nodes(ids: Ids) -> Columns:
     return {b'"node":%d': ids} if set(map(type, ids)) == {int} else {b'"node":%b': map(orjson.dumps, ids)}
 
 
-def _numbers(numbers: Sequence[Any] | NDArray[Any]) -> list[bytes]:
-    return _text(numbers)[1:-1].split(b",")
+def _numbers(array: NDArray[np.float32]) -> list[bytes]:
+    return _json(array)[1:-1].split(b",")
 
 
 def _rows(array: NDArray[np.float32]) -> list[bytes]:
     """The JSON of each row, without its brackets."""
-    return _text(array)[2:-2].split(b"],[")
+    return _json(array)[2:-2].split(b"],[")
 
 
-def _text(values: Any) -> bytes:
-    array = np.ascontiguousarray(values) if isinstance(values, np.ndarray) else values
-    return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
+def _json(array: NDArray[np.float32]) -> bytes:
+    return orjson.dumps(np.ascontiguousarray(array), option=orjson.OPT_SERIALIZE_NUMPY)

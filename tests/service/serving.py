@@ -1,4 +1,4 @@
-"""A real server on a real port, in a thread of the test's process or in processes of its own."""
+"""Starts the service on a real port, in a thread of the test process or in separate processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,21 +23,27 @@ from service.settings import Settings
 from tests.model_store.samples import small_contents
 
 CONTENTS = small_contents(config={"layers": 3, "hidden": 8, "gnn_activation": False}, classes=("x", "y", "z"))
-"""Of the version that most tests ask. Without a ReLU in the GCN, what a neighbour changes is seen in the answer."""
+"""The model of most tests. Without a ReLU in the GCN, every change of a neighbour changes the answer."""
 PATIENT = {"poll_seconds": 0.05, "max_queue_seconds": 30.0, "deadline_seconds": 20.0, "body_seconds": 60.0}
-"""Tests share two cores, with each other and with whoever else is on the machine."""
+"""Long limits, because tests share two cores with other processes."""
+
+
+class Started(NamedTuple):
+    process: subprocess.Popen[str]
+    lines: list[str]
+    """The log so far."""
 
 
 class Running(NamedTuple):
     client: httpx.Client
     process: subprocess.Popen[str]
     lines: list[str]
-    """Of its log, as they come."""
+    """The log so far."""
 
 
 @contextmanager
 def in_thread(store: Path, **settings: Any) -> Iterator[httpx.Client]:
-    """The application under uvicorn in a thread; a client of it."""
+    """Runs the application under uvicorn in a thread, and yields a client."""
     app = create_app(Settings(store=store, **(PATIENT | settings)))
     quiet = {"log_config": None, "access_log": False, "proxy_headers": False}
     server = uvicorn.Server(uvicorn.Config(app, port=0, http=Protocol, timeout_graceful_shutdown=3, **quiet))
@@ -49,7 +55,7 @@ def in_thread(store: Path, **settings: Any) -> Iterator[httpx.Client]:
         try:
             yield client
         finally:
-            client.close()  # else the server waits for a last question on its connections
+            client.close()  # else the server waits for a last request on its connections
             server.should_exit = True
             thread.join(timeout=60)
             assert not thread.is_alive()
@@ -57,26 +63,42 @@ def in_thread(store: Path, **settings: Any) -> Iterator[httpx.Client]:
 
 @contextmanager
 def in_processes(store: Path, workers: int = 1, **settings: str) -> Iterator[Running]:
-    """`sgf-serve` as a user starts it."""
+    """Runs `sgf-serve` as a user does."""
     port = free_port()
-    ours = ("SGF_", "OMP_NUM_THREADS")
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    environ |= {f"SGF_{name.upper()}": str(value) for name, value in (PATIENT | settings).items()}
-    command = [sys.executable, "-m", "service", "--store", str(store), "--port", str(port), "--workers", str(workers)]
+    flags = ("--store", str(store), "--port", str(port), "--workers", str(workers))
+    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
+    with start_module("service", *flags, **(PATIENT | settings)) as (process, lines), client:
+        try:
+            until(lambda: process.poll() is not None or is_up(client))
+            assert process.poll() is None, "".join(lines)
+            yield Running(client, process, lines)
+        finally:
+            client.close()
+            process.terminate()
+            process.wait(timeout=60)
+
+
+def worker(folder: Path, url: str, **settings: str) -> AbstractContextManager[Started]:
+    """Runs `sgf-worker`, as on another machine that shares the store. The store is `models` in the folder."""
+    folders = {"store": folder / "models", "data_root": folder / "data"}
+    return start_module("service.jobs.worker", redis_url=url, **(folders | settings))
+
+
+@contextmanager
+def start_module(module: str, *flags: str, **settings: Any) -> Iterator[Started]:
+    """Runs `python -m module` in a separate process."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SGF_", "OMP_NUM_THREADS"))}
+    environ |= {f"SGF_{name.upper()}": str(value) for name, value in settings.items()}
+    command = [sys.executable, "-m", module, *flags]
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
         lines: list[str] = []
-        assert process.stderr is not None
         reader = threading.Thread(target=lambda: lines.extend(process.stderr or ()), daemon=True)
         reader.start()
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            try:
-                until(lambda: process.poll() is not None or is_up(client))
-                assert process.poll() is None, "".join(lines)
-                yield Running(client, process, lines)
-            finally:
-                client.close()
-                process.terminate()
-                process.wait(timeout=60)
+        try:
+            yield Started(process, lines)
+        finally:
+            process.kill()
+            reader.join(timeout=60)
 
 
 def is_up(client: httpx.Client) -> bool:
@@ -91,31 +113,35 @@ _ports = count(10_000 + 2_000 * (_worker % 10) + os.getpid() % 1_000)
 
 
 def free_port() -> int:
-    """One that nobody else is given before it is bound: not by the kernel, whose own begin at 32,768, nor by another worker
-    of the tests.
-    """
+    """A port that neither the kernel (whose range begins at 32,768) nor another test worker assigns meanwhile."""
     for port in _ports:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-    raise AssertionError("there is always one more")
+    raise AssertionError("no port is free")
 
 
 def until(condition: Any, seconds: float = 60) -> None:
-    """Patient, because the machine may be busy with others; only a defect ever waits for so long."""
+    """Waits for a condition; the limit is long because the machine may be busy."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it did not come true in time"
+        assert time.monotonic() < end, "the condition was not met in time"
         time.sleep(0.01)
 
 
 def refused(response: httpx.Response, status: int, code: str) -> str:
-    """Asserts the one shape of all errors, and returns the sentence."""
-    told = response.json()
-    assert (response.status_code, told["code"]) == (status, code), response.text
-    assert set(told) == {"error", "code", "details"}
+    """Asserts the shape of an error response, and returns its message."""
+    body = response.json()
+    assert (response.status_code, body["code"]) == (status, code), response.text
+    assert set(body) == {"error", "code", "details"}
     assert response.headers["x-request-id"]
     assert "Traceback" not in response.text
-    sentence: str = told["error"]
-    assert sentence
-    return sentence
+    message: str = body["error"]
+    assert message
+    return message
+
+
+def version_of(client: httpx.Client) -> int:
+    """The version that the service serves."""
+    version: int = client.get("/health/ready").json()["version"]
+    return version

@@ -17,8 +17,7 @@ from service.redis_connection import Backoff
 from service.settings import Settings, SettingsError
 from service.telemetry.metrics import Metrics
 from tests.service.redis_server import RedisServer
-from tests.service.serving import until
-from tests.service.worker_process import worker
+from tests.service.serving import until, worker
 
 PASSWORD = "a-secret-password"  # noqa: S105  # of a server of these tests
 

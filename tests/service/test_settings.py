@@ -1,4 +1,4 @@
-"""Settings, and who may ask."""
+"""Settings, API keys and the admin token."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ROOT = Path(__file__).parent.parent.parent
 KEY, TOKEN = "k" * 20, "t" * 20
 
 
-def test_defaults_need_nothing() -> None:
+def test_no_setting_is_required() -> None:
     assert Settings.from_env({}) == Settings()
 
 
-def test_variables_and_flags() -> None:
-    found = Settings.from_env({"SGF_PORT": "9000", "SGF_WORKERS": "3", "SGF_MODEL": "", "PATH": "x"}, port="9001")
-    assert (found.port, found.workers, found.model) == (9001, 3, None)
+def test_flags_override_variables() -> None:
+    settings = Settings.from_env({"SGF_PORT": "9000", "SGF_WORKERS": "3", "SGF_MODEL": "", "PATH": "x"}, port="9001")
+    assert (settings.port, settings.workers, settings.model) == (9001, 3, None)
 
 
 @pytest.mark.parametrize(
@@ -49,14 +49,14 @@ def test_variables_and_flags() -> None:
         ("SGF_WORKRES", "2", "SGF_WORKRES is not a setting, expected one of SGF_STORE, SGF_MODEL"),
     ],
 )
-def test_a_value_that_cannot_be_meant_is_an_error(name: str, value: str, message: str) -> None:
+def test_an_invalid_value_is_an_error_that_names_the_variable(name: str, value: str, message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         Settings.from_env({name: value})
     assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("flag", ["--check", "--table"])
-def test_who_has_seen_enough_of_it_may_close_the_pipe(flag: str) -> None:
+def test_a_closed_pipe_is_no_error(flag: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run([sys.executable, "-m", "service", flag], stdout=writer, stderr=subprocess.PIPE, check=False)
@@ -64,7 +64,9 @@ def test_who_has_seen_enough_of_it_may_close_the_pipe(flag: str) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_check_prints_everything_but_secrets(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_prints_all_settings_and_hides_secrets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SGF_API_KEYS", f"{KEY},{KEY}")
     monkeypatch.setenv("SGF_ADMIN_TOKEN", TOKEN)
     monkeypatch.setenv("SGF_REDIS_URL", "redis://:password@host/0")
@@ -76,7 +78,7 @@ def test_check_prints_everything_but_secrets(capsys: pytest.CaptureFixture[str],
     assert "password" not in out
 
 
-def test_no_secret_is_in_the_text_of_the_settings() -> None:
+def test_the_text_of_settings_has_no_secrets() -> None:
     settings = Settings(api_keys=(KEY,), admin_token=TOKEN, redis_url="redis://:hunter2@host/0")
     for text in (repr(settings), str(settings), f"{settings}"):
         assert not any(secret in text for secret in (KEY, TOKEN, "hunter2"))
@@ -87,12 +89,12 @@ def test_settings_of_earlier_releases_are_accepted_and_have_no_effect() -> None:
     assert Settings.from_env({"SGF_MAX_INFLIGHT": "5", "SGF_LATE_INFLIGHT": "1", "SGF_MAX_LAG_SECONDS": "1"}) == Settings()
 
 
-def test_a_bad_setting_stops_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_setting_stops_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--workers", "many"]) == 2
     assert capsys.readouterr().err == "sgf-serve: SGF_WORKERS is 'many': expected a whole number of at least 1\n"
 
 
-def test_the_documented_table_is_the_real_one() -> None:
+def test_the_documented_table_is_current() -> None:
     assert table() in (ROOT / "docs" / "configuration.md").read_text()
 
 
@@ -113,7 +115,7 @@ def test_a_new_route_needs_a_key_unless_it_is_listed_as_public(store: Path) -> N
     assert Security(Settings()).check("/some/new/route", None) is None
 
 
-def test_keys(store: Path) -> None:
+def test_keys_and_the_admin_token(store: Path) -> None:
     with in_thread(store, api_keys=(KEY, "o" * 20), admin_token=TOKEN) as client:
         question = {"nodes": [1]}
         response = client.post("/predict", json=question)

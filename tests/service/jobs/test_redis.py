@@ -39,8 +39,7 @@ from tests.service.jobs.retraining import (
     weak_model,
 )
 from tests.service.redis_server import RedisServer
-from tests.service.serving import in_processes, refused, until
-from tests.service.worker_process import worker
+from tests.service.serving import in_processes, refused, until, worker
 
 
 @pytest.fixture(scope="module")

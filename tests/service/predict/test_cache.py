@@ -1,8 +1,9 @@
-"""The cache: never a wrong answer, never an error, whatever becomes of Redis."""
+"""The cache: no wrong answer and no error, in any state of Redis."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 import zlib
@@ -24,13 +25,11 @@ from tests.service.serving import in_thread, until
 
 FEATURES = [0.5, -1.0, 0.25, 0.0, 2.0]
 BOUNDED_SECONDS = 10.0
-"""A paused Redis would hold a request for ever; ours waits SGF_REDIS_TIMEOUT_SECONDS for it, and the machine may be busy."""
+"""A request waits SGF_REDIS_TIMEOUT_SECONDS for a paused Redis; this limit is longer because the machine may be busy."""
 PATIENT_SECONDS = 10.0
-"""For a Redis that nothing ails."""
-
-
-NOT_OF_A_LOOK_UP = {"info", "keys", "config|resetstat", "config", "ping", "hello", "client", "client|setinfo"}
-"""Commands of the test, of the pulse, and of a connection that is opened because another one is still in use."""
+"""Timeout for a Redis that works."""
+OTHER_COMMANDS = {"info", "keys", "config|resetstat", "config", "ping", "hello", "client", "client|setinfo"}
+"""Commands of the test, of the health check, and of new connections."""
 
 
 @pytest.fixture
@@ -45,14 +44,12 @@ def question(neighbor: int = 1) -> dict[str, Any]:
 
 
 def lookups(client: httpx.Client, kind: str) -> dict[str, float]:
-    found = {}
-    for line in client.get("/metrics").text.splitlines():
-        if line.startswith(f'sgf_cache_lookups_total{{kind="{kind}"'):
-            found[line.split('result="')[1].split('"')[0]] = float(line.rpartition(" ")[2])
-    return found
+    """The number of look-ups by result."""
+    pattern = rf'^sgf_cache_lookups_total{{kind="{kind}",result="(\w+)"}} (\S+)'
+    return {result: float(count) for result, count in re.findall(pattern, client.get("/metrics").text, re.MULTILINE)}
 
 
-def test_a_second_question_is_answered_from_the_cache(store: Path, redis_server: RedisServer) -> None:
+def test_a_repeated_question_is_answered_from_the_cache(store: Path, redis_server: RedisServer) -> None:
     for kind, url in (("local", None), ("redis", redis_server.url)):
         with in_thread(store, redis_url=url, redis_timeout_seconds=PATIENT_SECONDS) as client:
             answers = [client.post("/predict", json=question()).content]
@@ -67,7 +64,7 @@ def test_a_second_question_is_answered_from_the_cache(store: Path, redis_server:
     assert all(0 < redis_server.client.pttl(key) <= 3_600_000 for key in redis_server.client.keys("sgf:*"))
 
 
-def test_the_same_question_however_it_is_written() -> None:
+def test_the_digest_does_not_depend_on_the_spelling_of_the_json() -> None:
     same = [
         b'{"new_nodes": [{"id": "a", "features": [1, 2], "neighbors": [3, 1, 3]}], "mode": "exact"}',
         b'{"mode":"exact","new_nodes":[{"neighbors":[1,3],"features":[1.0,2e0],"id":"a"}],"nodes":[]}',
@@ -85,7 +82,7 @@ def test_the_same_question_however_it_is_written() -> None:
     assert len({*digests, *(parse_question(body, 10**6).digest() for body in others)}) == 1 + len(others)
 
 
-def test_what_redis_did_not_get_from_us_is_a_miss(store: Path, redis_server: RedisServer) -> None:
+def test_a_value_that_the_service_did_not_write_is_a_miss(store: Path, redis_server: RedisServer) -> None:
     with in_thread(store, redis_url=redis_server.url, redis_timeout_seconds=PATIENT_SECONDS) as client:
         right = client.post("/predict", json=question()).content
         until(lambda: bool(redis_server.client.keys("sgf:*")))
@@ -94,13 +91,13 @@ def test_what_redis_did_not_get_from_us_is_a_miss(store: Path, redis_server: Red
         bomb = zlib.compress(b"0" * (MAX_VALUE_BYTES + 2))
         forged = zlib.crc32(bomb).to_bytes(4, "little") + bomb
         for damage in (b"", b"soup", good[:-3], b"\0" * 50, forged):
-            until(lambda: redis_server.client.get(key) == good)  # kept behind the answer's back
+            until(lambda: redis_server.client.get(key) == good)  # written after the answer was sent
             redis_server.client.set(key, damage)
             assert client.post("/predict", json=question()).content == right
         assert "sgf_cache_errors_total 5.0" in client.get("/metrics").text
 
 
-def test_another_version_never_gives_cached_answers(tmp_path: Path, redis_server: RedisServer) -> None:
+def test_a_cached_answer_of_another_version_is_not_used(tmp_path: Path, redis_server: RedisServer) -> None:
     root = tmp_path / "store"
     publish(Store(root), seed=1, activate=True)
     with in_thread(root, redis_url=redis_server.url, redis_timeout_seconds=PATIENT_SECONDS) as client:
@@ -112,27 +109,27 @@ def test_another_version_never_gives_cached_answers(tmp_path: Path, redis_server
     assert first["predictions"] != second["predictions"]
 
 
-def test_another_engine_or_release_never_gives_cached_answers(
+def test_a_cached_answer_of_another_engine_or_release_is_not_used(
     store: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Engines agree within 1e-5, not bit by bit, and another release may write other JSON."""
+    """Engines agree within 1e-5, not bit for bit, and another release may write other JSON."""
 
-    def asked(kept: int, **settings: Any) -> dict[str, float]:
+    def lookups_of_one_request(entries: int, **settings: Any) -> dict[str, float]:
         patient = {"redis_url": redis_server.url, "redis_timeout_seconds": PATIENT_SECONDS}
         with in_thread(store, **patient, **settings) as client:
             assert client.post("/predict", json=question()).status_code == 200
-            until(lambda: len(redis_server.client.keys("sgf:*")) == kept)
+            until(lambda: len(redis_server.client.keys("sgf:*")) == entries)
             return lookups(client, "redis")
 
-    assert asked(1, backend="numpy") == {"miss": 1}
-    assert asked(2, backend="onnx") == {"miss": 1}
-    assert asked(2, backend="numpy") == {"hit": 1}
+    assert lookups_of_one_request(1, backend="numpy") == {"miss": 1}
+    assert lookups_of_one_request(2, backend="onnx") == {"miss": 1}
+    assert lookups_of_one_request(2, backend="numpy") == {"hit": 1}
     monkeypatch.setattr("service.predict.encoding.FORMAT", 99)
-    assert asked(3, backend="numpy") == {"miss": 1}
+    assert lookups_of_one_request(3, backend="numpy") == {"miss": 1}
 
 
-def test_of_many_that_fail_at_once_one_counts_and_pauses_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a hiccup under load would turn the cache off for as long as a Redis that is away."""
+def test_concurrent_failures_increase_the_backoff_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a short failure under load would turn off the cache for as long as a long one."""
     now = 100.0
     monkeypatch.setattr("service.predict.cache.time.monotonic", lambda: now)
     cache = RedisCache(Settings(redis_url="redis://127.0.0.1:1"), Metrics())
@@ -150,44 +147,44 @@ def test_of_many_that_fail_at_once_one_counts_and_pauses_grow(monkeypatch: pytes
     asyncio.run(main())
 
 
-def test_a_look_up_is_bounded_in_all_not_step_by_step() -> None:
-    """A new connection says who it is, and then asks: each step in time, and both of them too late."""
-    greeted, gone = list[bytes](), asyncio.Event()
+def test_the_timeout_limits_all_steps_of_a_look_up_together() -> None:
+    """A new connection sends a greeting and then the look-up: each is in time, and both together are late."""
+    requests, closed = list[bytes](), asyncio.Event()
 
-    async def dawdle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while asked := await reader.read(1000):
-            greeted.append(asked)
+    async def answer_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1000):
+            requests.append(data)
             await asyncio.sleep(1.4)
-            writer.write(b"+OK\r\n" * asked.count(b"*"))
+            writer.write(b"+OK\r\n" * data.count(b"*"))
         writer.close()
-        gone.set()
+        closed.set()
 
     async def main() -> None:
-        server = await asyncio.start_server(dawdle, "127.0.0.1", 0)
+        server = await asyncio.start_server(answer_slowly, "127.0.0.1", 0)
         url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/1?protocol=2"
         cache = RedisCache(Settings(redis_url=url, redis_timeout_seconds=2.0), Metrics())
         assert await cache.get("x") is None
         assert not cache.available
         await cache.close()
-        await gone.wait()
+        await closed.wait()
         server.close()
 
     asyncio.run(main())
-    assert len(greeted) == 2, "the first step was in time"
+    assert len(requests) == 2, "the first step was in time"
 
 
-def test_an_answer_that_takes_long_to_pack_is_no_fault_of_redis(
+def test_slow_compression_does_not_count_as_a_failure_of_redis(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slowly(value: bytes) -> bytes:
+    def pack_slowly(value: bytes) -> bytes:
         time.sleep(0.3)
         return value
 
-    monkeypatch.setattr("service.predict.cache._pack", slowly)
+    monkeypatch.setattr("service.predict.cache._pack", pack_slowly)
 
     async def main() -> None:
         cache = RedisCache(Settings(redis_url=redis_server.url, redis_timeout_seconds=0.25), Metrics())
-        await cache.get("greet")
+        await cache.get("connect")
         cache.put("large", b"x" * (MAX_VALUE_BYTES + 1))
         cache.put("slow", b"x")
         await asyncio.gather(*cache._writes)
@@ -198,7 +195,7 @@ def test_an_answer_that_takes_long_to_pack_is_no_fault_of_redis(
     assert redis_server.client.keys("sgf:*") == [b"sgf:slow"]
 
 
-def test_a_redis_that_dies_is_seen_without_anybody_asking(
+def test_the_health_check_notices_a_failure_without_requests(
     store: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.predict.cache.PULSE_SECONDS", 0.05)
@@ -212,9 +209,9 @@ def test_a_redis_that_dies_is_seen_without_anybody_asking(
 
 def test_a_look_up_is_one_round_trip(store: Path, redis_server: RedisServer) -> None:
     def commands() -> dict[str, int]:
-        told = redis_server.client.info("commandstats").items()
-        asked = {name.removeprefix("cmdstat_"): one["calls"] for name, one in told}
-        return {name: asked[name] for name in asked if name in ("get", "set") or name not in NOT_OF_A_LOOK_UP}
+        statistics = redis_server.client.info("commandstats").items()
+        calls = {name.removeprefix("cmdstat_"): entry["calls"] for name, entry in statistics}
+        return {name: count for name, count in calls.items() if name not in OTHER_COMMANDS}
 
     with in_thread(store, redis_url=redis_server.url, redis_timeout_seconds=PATIENT_SECONDS) as client:
         client.post("/predict", json=question())
@@ -227,47 +224,49 @@ def test_a_look_up_is_one_round_trip(store: Path, redis_server: RedisServer) -> 
         until(lambda: commands() == {"get": 11, "set": 1})
 
 
-class Callers:
-    """Four at once, who ask the same few questions again and again, and know the right answers."""
+class Clients:
+    """Four threads that repeat the same few requests and compare the answers with the expected ones."""
 
     def __init__(self, client: httpx.Client) -> None:
-        self._url, self._enough = client.base_url, threading.Event()
-        self._right = {one: client.post("/predict", json=question(one)).json()["predictions"] for one in range(1, 20)}
+        self._url, self._stop = client.base_url, threading.Event()
+        self._expected = {i: client.post("/predict", json=question(i)).json()["predictions"] for i in range(1, 20)}
         self.answered, self.wrong, self.slowest = 0, list[str](), 0.0
-        self._threads = [threading.Thread(target=self._ask) for _ in range(4)]
+        self._threads = [threading.Thread(target=self._send_requests) for _ in range(4)]
 
-    def __enter__(self) -> Callers:
+    def __enter__(self) -> Clients:
         for thread in self._threads:
             thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._enough.set()
+        self._stop.set()
         for thread in self._threads:
             thread.join(timeout=60)
 
-    def go_on(self) -> None:
-        """Until each has asked about everything, once more."""
-        enough = self.answered + 2 * len(self._threads) * len(self._right)
-        until(lambda: self.answered > enough or bool(self.wrong))
+    def check(self) -> None:
+        """Waits until every thread has repeated all requests, and checks the answers."""
+        goal = self.answered + 2 * len(self._threads) * len(self._expected)
+        until(lambda: self.answered > goal or bool(self.wrong))
         assert self.wrong == []
         assert self.slowest < BOUNDED_SECONDS
 
-    def _ask(self) -> None:
+    def _send_requests(self) -> None:
         with httpx.Client(base_url=self._url, timeout=30) as own:
-            while not self._enough.is_set():
-                for one, expected in self._right.items():
+            while not self._stop.is_set():
+                for neighbor, expected in self._expected.items():
                     start = time.perf_counter()
-                    response = own.post("/predict", json=question(one))
+                    response = own.post("/predict", json=question(neighbor))
                     self.slowest = max(self.slowest, time.perf_counter() - start)
                     if response.status_code != 200 or response.json()["predictions"] != expected:
                         self.wrong.append(response.text)
                     self.answered += 1
 
 
-def test_redis_killed_paused_full_flushed_and_back(store: Path, redis_server: RedisServer) -> None:
-    """Under a load of questions: no error, no wrong answer, and a bounded delay."""
-    with in_thread(store, redis_url=redis_server.url, redis_timeout_seconds=0.2) as client, Callers(client) as callers:
+def test_requests_under_load_while_redis_is_flushed_full_slow_paused_and_killed(
+    store: Path, redis_server: RedisServer
+) -> None:
+    """No error, no wrong answer, and a bounded delay."""
+    with in_thread(store, redis_url=redis_server.url, redis_timeout_seconds=0.2) as client, Clients(client) as clients:
 
         def is_up(up: int) -> bool:
             return f"sgf_cache_up {up}.0" in client.get("/metrics").text
@@ -278,35 +277,35 @@ def test_redis_killed_paused_full_flushed_and_back(store: Path, redis_server: Re
         def hits() -> float:
             return lookups(client, "redis").get("hit", 0)
 
-        callers.go_on()
+        clients.check()
         redis_server.client.flushall()
-        callers.go_on()
+        clients.check()
         redis_server.client.config_set("maxmemory", "1")
-        callers.go_on()
+        clients.check()
         before, failed = hits(), errors()
-        assert client.post("/predict", json=question(59)).status_code == 200  # which it cannot keep
+        assert client.post("/predict", json=question(59)).status_code == 200  # its answer cannot be stored
         until(lambda: errors() > failed)
-        callers.go_on()
+        clients.check()
         assert hits() > before
-        assert is_up(1), "what it has can still be read"
+        assert is_up(1), "stored answers can still be read"
         redis_server.client.config_set("maxmemory", "0")
-        redis_server.client.client_pause(2_000)  # it answers, but late
+        redis_server.client.client_pause(2_000)  # it answers late
         until(lambda: is_up(0))
-        callers.go_on()
+        clients.check()
         until(lambda: is_up(1))
-        for hurt, heal in ((redis_server.pause, redis_server.go_on), (redis_server.kill, redis_server.start)):
-            hurt()
-            callers.go_on()
+        for stop, start in ((redis_server.pause, redis_server.resume), (redis_server.kill, redis_server.start)):
+            stop()
+            clients.check()
             until(lambda: is_up(0))
-            heal()
+            start()
             until(lambda: is_up(1))
             before = hits()
             until(lambda before=before: hits() > before)
-            callers.go_on()
+            clients.check()
 
 
-def test_the_local_cache_keeps_what_was_used_last() -> None:
-    async def used() -> list[bytes | None]:
+def test_the_local_cache_keeps_the_most_recently_used_answers() -> None:
+    async def cached() -> list[bytes | None]:
         cache = LocalCache(2 * (ENTRY_BYTES + 5))
         cache.put("a", b"1234")
         cache.put("b", b"1234")
@@ -315,4 +314,4 @@ def test_the_local_cache_keeps_what_was_used_last() -> None:
         cache.put("huge", b"1" * 1000)
         return [await cache.get(key) for key in ("a", "b", "c", "huge")]
 
-    assert asyncio.run(used()) == [b"1234", None, b"1234", None]
+    assert asyncio.run(cached()) == [b"1234", None, b"1234", None]

@@ -1,4 +1,4 @@
-"""What is asked and what is answered, over real HTTP."""
+"""Answers to requests over real HTTP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.service.serving import CONTENTS, in_thread, refused
 
 
 def full_forward(graph: Graph, rows: list[list[float]], edges: list[tuple[int, int]]) -> np.ndarray:
-    """The oracle: the logits of the added rows by a forward over the whole graph."""
+    """The expected logits of the added rows, by a forward over the whole graph."""
     features = np.concatenate([np.asarray(graph.features), np.array(rows, dtype=np.float32)])
     known = graph.adjacency.edge_index()
     added = np.array(edges, dtype=np.int64).reshape(-1, 2).T
@@ -27,26 +27,24 @@ def full_forward(graph: Graph, rows: list[list[float]], edges: list[tuple[int, i
     return full_logits(CONTENTS.config, CONTENTS.weights, augmented)[graph.num_nodes :]
 
 
-def test_known_nodes_have_the_full_forwards_answers(client: httpx.Client, snapshot: Snapshot) -> None:
+def test_known_nodes_get_the_answers_of_the_full_forward(client: httpx.Client, snapshot: Snapshot) -> None:
     answer = client.post("/predict", json={"nodes": [0, 5, NODES - 1], "embeddings": True}).json()
     expected = full_logits(CONTENTS.config, CONTENTS.weights, small_graph())[[0, 5, NODES - 1]]
     shares = probabilities(expected, "multiclass")
     assert (answer["model"], answer["version"], answer["snapshot"]) == ("demo", 1, snapshot.id)
-    for found, row, node in zip(answer["predictions"], shares, [0, 5, NODES - 1], strict=True):
-        assert found["node"] == node
-        assert found["label"] == int(row.argmax())
-        assert found["class"] == "xyz"[found["label"]]
-        np.testing.assert_allclose(found["probabilities"], row, atol=1e-5)
-        assert len(found["embedding"]) == 8
-        assert found["exactness"] == "exact"
+    for prediction, row, node in zip(answer["predictions"], shares, [0, 5, NODES - 1], strict=True):
+        label = int(row.argmax())
+        assert (prediction["node"], prediction["label"], prediction["class"]) == (node, label, "xyz"[label])
+        np.testing.assert_allclose(prediction["probabilities"], row, atol=1e-5)
+        assert (len(prediction["embedding"]), prediction["exactness"]) == (8, "exact")
 
 
 @pytest.mark.parametrize("backend", ["numpy", "onnx", "torch"])
-def test_new_nodes_have_the_answers_of_a_full_forward_with_them_added(
+def test_new_nodes_get_the_answers_of_a_full_forward_with_them_added(
     store: Path, backend: Any, features: list[float]
 ) -> None:
-    """An ordinary one, an isolated one, the hub's neighbour; then two jointly, linked to each other."""
-    graph, other = small_graph(), [-one for one in features]
+    """An ordinary node, an isolated node, a neighbour of the hub; then two joint nodes with a link."""
+    graph, other = small_graph(), [-value for value in features]
     with in_thread(store, backend=backend) as client:
         for rows, neighbors, links in (
             ([features], [[3, 4, 7]], []),
@@ -54,20 +52,17 @@ def test_new_nodes_have_the_answers_of_a_full_forward_with_them_added(
             ([features], [[0, 9]], []),
             ([features, other], [[0, 3], [5]], [["a", "b"]]),
         ):
-            asked = [
-                {"id": name, "features": row, "neighbors": ids}
-                for name, row, ids in zip("ab", rows, neighbors, strict=False)
-            ]
-            question = {"new_nodes": asked, "edges": links, "joint": bool(links)}
+            nodes = [{"id": "ab"[i], "features": row, "neighbors": neighbors[i]} for i, row in enumerate(rows)]
+            question = {"new_nodes": nodes, "edges": links, "joint": bool(links)}
             answer = client.post("/predict", json=question).json()
-            edges = [(NODES + place, one) for place, ids in enumerate(neighbors) for one in ids]
+            edges = [(NODES + i, neighbor) for i, ids in enumerate(neighbors) for neighbor in ids]
             expected = full_forward(graph, rows, edges + [(NODES, NODES + 1)] * len(links))
-            for found, row in zip(answer["predictions"], probabilities(expected, "multiclass"), strict=True):
-                np.testing.assert_allclose(found["probabilities"], row, atol=1e-5)
-                assert found["exactness"] == "exact"
+            for prediction, row in zip(answer["predictions"], probabilities(expected, "multiclass"), strict=True):
+                np.testing.assert_allclose(prediction["probabilities"], row, atol=1e-5)
+                assert prediction["exactness"] == "exact"
 
 
-def test_frozen_is_called_frozen_and_differs(client: httpx.Client, features: list[float]) -> None:
+def test_a_frozen_answer_says_so_and_differs(client: httpx.Client, features: list[float]) -> None:
     question = {"new_nodes": [{"id": 7, "features": features, "neighbors": [0, 3]}]}
     exact, frozen = (
         client.post("/predict", json=question | {"mode": mode}).json()["predictions"][0] for mode in ("exact", "frozen")
@@ -77,7 +72,7 @@ def test_frozen_is_called_frozen_and_differs(client: httpx.Client, features: lis
     assert exact["node"] == 7
 
 
-def test_sparse_features_are_the_same_features(client: httpx.Client) -> None:
+def test_sparse_and_dense_features_give_the_same_answer(client: httpx.Client) -> None:
     dense = [0.0, 1.5, 0.0, -2.0, 0.0]
     sparse = {"indices": [3, 1], "values": [-2.0, 1.5]}
     both = [{"id": "d", "features": dense, "neighbors": [1]}, {"id": "s", "features": sparse, "neighbors": [1]}]
@@ -85,32 +80,29 @@ def test_sparse_features_are_the_same_features(client: httpx.Client) -> None:
     np.testing.assert_allclose(first["probabilities"], second["probabilities"], atol=1e-6)
 
 
-def test_known_and_new_in_one_request_keep_their_order(client: httpx.Client, features: list[float]) -> None:
+def test_answers_have_the_order_of_the_request(client: httpx.Client, features: list[float]) -> None:
     new = [{"id": name, "features": features, "neighbors": [1]} for name in ("z", "a")]
     answer = client.post("/predict", json={"nodes": [9, 2, 9], "new_nodes": new, "probabilities": False, "top_k": 2}).json()
-    assert [one["node"] for one in answer["predictions"]] == [9, 2, 9, "z", "a"]
-    for one in answer["predictions"]:
-        assert "probabilities" not in one
-        assert one["top_k"][0]["label"] == one["label"]
-        assert one["top_k"][0]["probability"] >= one["top_k"][1]["probability"]
+    assert [prediction["node"] for prediction in answer["predictions"]] == [9, 2, 9, "z", "a"]
+    for prediction in answer["predictions"]:
+        assert "probabilities" not in prediction
+        first, second = prediction["top_k"]
+        assert (first["label"], first["probability"] >= second["probability"]) == (prediction["label"], True)
 
 
 def test_embeddings_as_json_and_as_an_array(client: httpx.Client, features: list[float]) -> None:
     question = {"nodes": [4], "new_nodes": [{"id": "n", "features": features, "neighbors": [2]}]}
-    told = client.post("/embed", json=question).json()
-    array = np.load(io.BytesIO(client.post("/embed", json=question, headers={"accept": "application/x-npy"}).content))
+    answer = client.post("/embed", json=question).json()
+    npy = client.post("/embed", json=question, headers={"accept": "application/x-npy"})
+    array = np.load(io.BytesIO(npy.content))
     assert array.dtype == np.float32
-    headers = client.post("/embed", json=question, headers={"accept": "application/x-npy"}).headers
-    assert {name: headers[f"x-sgf-{name}"] for name in ("model", "version", "snapshot")} == {
-        "model": told["model"],
-        "version": str(told["version"]),
-        "snapshot": told["snapshot"],
-    }
-    np.testing.assert_allclose([one["embedding"] for one in told["predictions"]], array, rtol=1e-6)
-    assert {"label", "probabilities"} & set(told["predictions"][0]) == set()
+    for name in ("model", "version", "snapshot"):
+        assert npy.headers[f"x-sgf-{name}"] == str(answer[name])
+    np.testing.assert_allclose([prediction["embedding"] for prediction in answer["predictions"]], array, rtol=1e-6)
+    assert {"label", "probabilities"} & set(answer["predictions"][0]) == set()
 
 
-def test_gzip_both_ways(client: httpx.Client) -> None:
+def test_requests_and_responses_can_be_compressed(client: httpx.Client) -> None:
     body = gzip.compress(b'{"nodes": ' + str(list(range(50))).encode() + b"}")
     headers = {"content-encoding": "gzip", "content-type": "application/json", "accept-encoding": "gzip"}
     response = client.post("/predict", content=body, headers=headers)
@@ -123,27 +115,27 @@ def test_gzip_both_ways(client: httpx.Client) -> None:
     assert "content-encoding" not in client.post("/predict", content=body, headers=headers).headers
 
 
-def test_large_answers_are_packed_beside_the_event_loop(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_answers_are_compressed_in_a_thread(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
     compress = gzip.compress
 
-    def noted(*arguments: Any) -> bytes:
+    def note_thread(*arguments: Any) -> bytes:
         threads.append(threading.current_thread().name)
         return compress(*arguments)
 
-    monkeypatch.setattr("service.http.reply.gzip.compress", noted)
+    monkeypatch.setattr("service.http.reply.gzip.compress", note_thread)
     for count in (50, 1000):
         response = client.post("/embed", json={"nodes": [1] * count})
         assert len(response.json()["predictions"]) == count
     assert threads[0] != threads[1]
 
 
-def test_a_request_id_comes_back(client: httpx.Client) -> None:
-    assert (
-        client.post("/predict", json={"nodes": [1]}, headers={"x-request-id": "mine-1"}).headers["x-request-id"] == "mine-1"
-    )
-    forged = client.post("/predict", json={"nodes": [1]}, headers={"x-request-id": "a b<script>"}).headers["x-request-id"]
-    assert len(forged) == 16
+def test_a_valid_request_id_is_returned(client: httpx.Client) -> None:
+    def returned_id(request_id: str) -> str:
+        return client.post("/predict", json={"nodes": [1]}, headers={"x-request-id": request_id}).headers["x-request-id"]
+
+    assert returned_id("mine-1") == "mine-1"
+    assert len(returned_id("a b<script>")) == 16
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "onnx"])
@@ -156,61 +148,61 @@ def test_new_nodes_of_other_tasks(tmp_path: Path, task: Any, outputs: int, backe
     larger = Graph.build(np.concatenate([graph.features, [features]]).astype(np.float32), edges)
     logits = full_logits(contents.config, contents.weights, larger)[NODES]
     with in_thread(tmp_path, backend=backend) as client:
-        asked = {"new_nodes": [{"id": "a", "features": features, "neighbors": [3, 7]}]}
-        found = client.post("/predict", json=asked).json()["predictions"][0]
+        question = {"new_nodes": [{"id": "a", "features": features, "neighbors": [3, 7]}]}
+        prediction = client.post("/predict", json=question).json()["predictions"][0]
     if task == "multilabel":
-        np.testing.assert_allclose(found["probabilities"], 1 / (1 + np.exp(-logits)), atol=1e-5)
-        assert found["labels"] == np.flatnonzero(logits > 0).tolist()
+        np.testing.assert_allclose(prediction["probabilities"], 1 / (1 + np.exp(-logits)), atol=1e-5)
+        assert prediction["labels"] == np.flatnonzero(logits > 0).tolist()
     else:
-        np.testing.assert_allclose(found["value"], logits if outputs > 1 else logits[0], atol=1e-5)
-        assert isinstance(found["value"], list if outputs > 1 else float)
+        np.testing.assert_allclose(prediction["value"], logits if outputs > 1 else logits[0], atol=1e-5)
+        assert isinstance(prediction["value"], list if outputs > 1 else float)
 
 
 @pytest.mark.parametrize("task", ["multilabel", "regression"])
-def test_other_tasks(tmp_path: Path, task: Any) -> None:
+def test_known_nodes_of_other_tasks(tmp_path: Path, task: Any) -> None:
     contents = small_contents(config={"task": task})
     Store(tmp_path).publish("demo", contents, onnx=False, activate=True)
     logits = full_logits(contents.config, contents.weights, small_graph())[[3]]
     with in_thread(tmp_path) as client:
-        found = client.post("/predict", json={"nodes": [3]}).json()["predictions"][0]
+        prediction = client.post("/predict", json={"nodes": [3]}).json()["predictions"][0]
         likely = client.post("/predict", json={"nodes": [3], "top_k": 2, "probabilities": False})
         for example in client.get("/openapi.json").json()["paths"]["/predict"]["post"]["requestBody"]["content"].values():
-            for one in example["examples"].values():
-                assert client.post("/predict", json=one["value"]).status_code == 200
+            for request in example["examples"].values():
+                assert client.post("/predict", json=request["value"]).status_code == 200
     if task == "regression":
-        np.testing.assert_allclose(found["value"], logits[0], atol=1e-5)
+        np.testing.assert_allclose(prediction["value"], logits[0], atol=1e-5)
         assert refused(likely, 422, "invalid") == "top_k selects classes, and this model predicts values"
     else:
         best = np.argsort(-logits[0])[:2].tolist()
-        assert [one["label"] for one in likely.json()["predictions"][0]["top_k"]] == best
-        assert found["labels"] == np.flatnonzero(logits[0] > 0).tolist()
-        np.testing.assert_allclose(found["probabilities"], 1 / (1 + np.exp(-logits[0])), atol=1e-5)
-        assert len(found["probabilities"]) == CLASSES
+        assert [entry["label"] for entry in likely.json()["predictions"][0]["top_k"]] == best
+        assert prediction["labels"] == np.flatnonzero(logits[0] > 0).tolist()
+        np.testing.assert_allclose(prediction["probabilities"], 1 / (1 + np.exp(-logits[0])), atol=1e-5)
+        assert len(prediction["probabilities"]) == CLASSES
 
 
-def test_nodes_by_ids_of_their_own(tmp_path: Path, features: list[float]) -> None:
+def test_requests_use_the_ids_of_the_snapshot(tmp_path: Path, features: list[float]) -> None:
     names = [f"pkg-{row}" for row in range(NODES)]
     Store(tmp_path).publish("demo", small_contents(node_ids=NodeIds.build(names)), onnx=False, activate=True)
     with in_thread(tmp_path) as client:
         new = {"id": "mine", "features": features, "neighbors": ["pkg-3", "pkg-0"]}
         answer = client.post("/predict", json={"nodes": ["pkg-5"], "new_nodes": [new]}).json()
-        assert [one["node"] for one in answer["predictions"]] == ["pkg-5", "mine"]
-        told = refused(client.post("/predict", json={"nodes": [5]}), 404, "unknown_node")
-        assert told == "node 5 is not in the graph, whose ids are strings"
+        assert [prediction["node"] for prediction in answer["predictions"]] == ["pkg-5", "mine"]
+        message = refused(client.post("/predict", json={"nodes": [5]}), 404, "unknown_node")
+        assert message == "node 5 is not in the graph, whose ids are strings"
         refused(client.post("/predict", json={"new_nodes": [new | {"neighbors": ["pkg-99"]}]}), 404, "unknown_node")
 
 
-def test_answers_from_half_precision_states_are_called_rounded(tmp_path: Path) -> None:
-    """Logits of known nodes are read as the full forward gave them; all else is computed from rounded states."""
+def test_answers_from_half_precision_states_say_that_they_are_rounded(tmp_path: Path) -> None:
+    """Stored logits of known nodes are exact; other answers are computed from rounded states."""
     Store(tmp_path).publish("demo", CONTENTS, states="float16", activate=True)
     node = {"id": "a", "features": [1, 2, 3, 4, 5], "neighbors": [1]}
     with in_thread(tmp_path) as client, Store(tmp_path).model("demo").open() as opened:
         answer = client.post("/predict", json={"nodes": [1], "new_nodes": [node]}).json()
-        assert [one["exactness"] for one in answer["predictions"]] == ["exact", "rounded"]
+        assert [prediction["exactness"] for prediction in answer["predictions"]] == ["exact", "rounded"]
         assert answer["rounding_error"] == opened.rounding_error
         assert answer["rounding_error"] > 0
         answer = client.post("/embed", json={"nodes": [1], "new_nodes": [node], "mode": "frozen"}).json()
-        assert [one["exactness"] for one in answer["predictions"]] == ["rounded", "frozen"]
+        assert [prediction["exactness"] for prediction in answer["predictions"]] == ["rounded", "frozen"]
         npy = client.post("/embed", json={"nodes": [1]}, headers={"accept": "application/x-npy"})
         assert float(npy.headers["x-sgf-rounding-error"]) == opened.rounding_error
 

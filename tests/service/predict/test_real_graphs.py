@@ -1,6 +1,6 @@
-"""Over HTTP, on real graphs: a new node's answer is that of a full forward over the graph with it added.
+"""Answers for new nodes of real graphs equal a full forward over the graph with the node added.
 
-The raw files are looked for under SGF_DATA_ROOT, or beside the project; `make soak` also asks debian_trixie (SGF_REAL=all).
+The raw files are in SGF_DATA_ROOT, or beside the project. `make soak` also tests debian_trixie (SGF_REAL=all).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMES = ["cora", "debian"] if os.environ.get("SGF_REAL") == "all" else ["cora"]
 
 @pytest.mark.skipif(not (ROOT / "planetoid").exists(), reason=f"no raw data sets under {ROOT.name}: set SGF_DATA_ROOT")
 @pytest.mark.parametrize("name", NAMES)
-def test_new_nodes_by_every_backend_are_those_of_a_full_forward(name: str, tmp_path: Path) -> None:
+def test_answers_for_new_nodes_of_every_backend_equal_a_full_forward(name: str, tmp_path: Path) -> None:
     graph, config, weights = sample(name)
     Store(tmp_path).publish(name, Contents(config, weights, graph), activate=True)
     hub = int(graph.adjacency.all_degrees().argmax())
@@ -41,23 +41,20 @@ def test_new_nodes_by_every_backend_are_those_of_a_full_forward(name: str, tmp_p
     for backend in ("numpy", "onnx", "torch"):
         with in_thread(tmp_path, backend=backend, max_recompute=10**7) as client:
             for neighbors, links in questions:
-                asked = [
-                    {"id": one, "features": row.tolist(), "neighbors": ids}
-                    for one, row, ids in zip("ab", rows, neighbors, strict=False)
-                ]
-                question = {"new_nodes": asked, "edges": links, "joint": bool(links)}
+                nodes = [{"id": "ab"[i], "features": rows[i].tolist(), "neighbors": ids} for i, ids in enumerate(neighbors)]
+                question = {"new_nodes": nodes, "edges": links, "joint": bool(links)}
                 expected = full_forward(graph, config, weights, rows[: len(neighbors)], neighbors, bool(links))
-                np.testing.assert_allclose(asked_for(client, question), expected, rtol=0, atol=1e-5)
-                frozen_differs.append(np.abs(asked_for(client, question | {"mode": "frozen"}) - expected).max())
-    assert max(frozen_differs) > 1e-4, "so that a difference would be seen"
+                np.testing.assert_allclose(predicted(client, question), expected, rtol=0, atol=1e-5)
+                frozen_differs.append(np.abs(predicted(client, question | {"mode": "frozen"}) - expected).max())
+    assert max(frozen_differs) > 1e-4, "the test can see a difference"
 
 
-def asked_for(client: httpx.Client, question: dict[str, Any]) -> np.ndarray:
-    return np.array([one["probabilities"] for one in client.post("/predict", json=question).json()["predictions"]])
+def predicted(client: httpx.Client, question: dict[str, Any]) -> np.ndarray:
+    return np.array([entry["probabilities"] for entry in client.post("/predict", json=question).json()["predictions"]])
 
 
 def sample(name: str) -> tuple[Graph, Any, dict[str, Any]]:
-    """The graph, and a model of three layers (debian: two) with weights as they are before training."""
+    """The graph, and an untrained model of three layers (debian: two)."""
     data = datasets.load(name, root=ROOT)
     torch.manual_seed(0)
     config, _ = configurations(data, {"layers": 3 if name == "cora" else 2})
@@ -74,7 +71,7 @@ def full_forward(
 ) -> np.ndarray:
     known, count = graph.features, graph.num_nodes
     features = np.concatenate([known.toarray() if isinstance(known, SparseRows) else np.asarray(known), np.stack(rows)])
-    edges = [(count + place, one) for place, ids in enumerate(neighbors) for one in ids] + [(count, count + 1)] * linked
+    edges = [(count + i, neighbor) for i, ids in enumerate(neighbors) for neighbor in ids] + [(count, count + 1)] * linked
     added = np.array(edges, dtype=np.int64).reshape(-1, 2).T
     augmented = Graph.build(features.astype(np.float32), np.concatenate([graph.adjacency.edge_index(), added], axis=1))
     return np.asarray(probabilities(full_logits(config, weights, augmented)[count:], "multiclass"))

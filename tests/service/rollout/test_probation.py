@@ -1,4 +1,4 @@
-"""A version that fails soon after it went live is left by itself, once, and never in circles."""
+"""A version that fails during its probation is rolled back, once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from model_store import HistoryEntry, ModelVersions, Store, StoreUnavailable
@@ -23,41 +22,28 @@ from service.settings import Settings
 from service.telemetry.metrics import Metrics
 from tests.model_store.samples import publish, small_contents
 from tests.model_store.versions.stopped import locked_by_a_stopped_process
-from tests.service.serving import in_thread, until
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> Path:
-    """Two versions of `demo`, the first one live."""
-    publish(Store(tmp_path), seed=1, activate=True)
-    publish(Store(tmp_path), seed=2)
-    return tmp_path
+from tests.service.serving import in_thread, until, version_of
 
 
 @pytest.fixture
 def bad_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Version 2 passes its probes and then fails in service."""
+    """Version 2 passes its probes, and its answers fail."""
     compute = Batcher.compute
 
-    async def fails(self: Batcher, model: Any, rows: Any, request: Any) -> Any:
+    async def fail(self: Batcher, model: Any, rows: Any, request: Any) -> Any:
         if model.version == 2:
-            raise RuntimeError("as if a library had a fault")
+            raise RuntimeError("a fault of a library")
         return await compute(self, model, rows, request)
 
-    monkeypatch.setattr(Batcher, "compute", fails)
+    monkeypatch.setattr(Batcher, "compute", fail)
 
 
 def history(root: Path) -> list[tuple[str, int]]:
     return [(event.action, event.version) for event in Store(root).model("demo").history().entries]
 
 
-def serving(client: httpx.Client) -> int:
-    found: int = client.get("/health/ready").json()["version"]
-    return found
-
-
 @pytest.mark.usefixtures("bad_answers")
-def test_a_version_whose_answers_fail_is_left(two: Path) -> None:
+def test_a_version_whose_answers_fail_is_rolled_back(two: Path) -> None:
     versions = Store(two).model("demo")
     with in_thread(two, probation_answers=5) as client:
         until(lambda: client.get("/models").json()["probation"] == 1)
@@ -66,36 +52,36 @@ def test_a_version_whose_answers_fail_is_left(two: Path) -> None:
         wrong = [client.post("/predict", json={"nodes": [10**6]}).status_code for _ in range(30)]
         statuses = [client.post("/predict", json={"nodes": [1]}).status_code for _ in range(5)]
         assert wrong + statuses == [404] * 30 + [500] * 5
-        until(lambda: serving(client) == 1)
+        until(lambda: version_of(client) == 1)
         assert client.post("/predict", json={"nodes": [1]}).status_code == 200
-        told = client.get("/models").json()
-        assert (told["rolled_back"]["from"], told["rolled_back"]["to"], told["probation"]) == (2, 1, None)
-        assert told["rolled_back"]["why"] == "5 of its first 5 answers here failed"
+        models = client.get("/models").json()
+        assert (models["rolled_back"]["from"], models["rolled_back"]["to"], models["probation"]) == (2, 1, None)
+        assert models["rolled_back"]["why"] == "5 of its first 5 answers here failed"
         assert 'sgf_model_swaps_total{result="rolled_back"} 1.0' in client.get("/metrics").text
     assert history(two) == [("activate", 1), ("activate", 2), ("rollback", 1)]
 
 
-def test_callers_who_hang_up_and_crowds_say_nothing_about_a_version(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_do_not_count_as_failures_of_a_version(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compute = Batcher.compute
 
-    async def refuses(self: Batcher, model: Any, rows: Any, request: Any) -> Any:
+    async def refuse(self: Batcher, model: Any, rows: Any, request: Any) -> Any:
         if model.version == 2:
             raise Refusal("deadline", "no answer in time")
         return await compute(self, model, rows, request)
 
-    monkeypatch.setattr(Batcher, "compute", refuses)
+    monkeypatch.setattr(Batcher, "compute", refuse)
     Store(two).model("demo").activate(2)
-    looked_twice = looks(two, monkeypatch)
+    wait_for_checks = count_checks(two, monkeypatch)
     with in_thread(two, probation_answers=5) as client:
         statuses = {client.post("/predict", json={"nodes": [1]}).status_code for _ in range(20)}
-        looked_twice(1)
+        wait_for_checks(1)
         assert statuses == {503}
         assert client.get("/models").json()["probation"] == 2
     assert history(two)[-1] == ("activate", 2)
 
 
-def test_a_version_that_somebody_rolled_back_to_is_not_judged(two: Path) -> None:
-    """It was on probation, and in service all the while: this worker never saw the other one."""
+def test_a_version_that_a_roll_back_made_live_is_not_on_probation(two: Path) -> None:
+    """The worker serves version 1 all the time, and does not notice that version 2 was live."""
     versions, settings = Store(two).model("demo"), Settings(store=two, probation_answers=1)
     probation = Probation(settings, Metrics())
     probation.begin(versions, 1)
@@ -107,7 +93,7 @@ def test_a_version_that_somebody_rolled_back_to_is_not_judged(two: Path) -> None
     assert (probation.version, versions.live()) == (None, 1)
 
 
-def test_a_roll_back_that_finds_the_store_busy_is_tried_again(two: Path) -> None:
+def test_a_roll_back_of_a_busy_store_is_repeated(two: Path) -> None:
     versions = ModelVersions(two / "demo", lock_seconds=0.05)
     versions.activate(2)
     probation = Probation(Settings(store=two, probation_answers=1), Metrics())
@@ -120,47 +106,43 @@ def test_a_roll_back_that_finds_the_store_busy_is_tried_again(two: Path) -> None
     assert (probation.version, versions.live()) == (None, 1)
 
 
-def looks(store: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Waits until so many workers have looked after their version twice: the second look began after the call."""
-    look, looked = Probation.check, Counter[int]()
+def count_checks(store: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Returns a function that waits until so many workers have checked their version twice: the second check is new."""
+    check, checks = Probation.check, Counter[int]()
 
     def counted(self: Probation, versions: ModelVersions) -> None:
-        look(self, versions)
-        looked[id(self)] += versions.folder.is_relative_to(store)
+        check(self, versions)
+        checks[id(self)] += versions.folder.is_relative_to(store)
 
-    def looked_twice(workers: int) -> None:
-        looked.clear()
-        until(lambda: sum(times >= 2 for times in list(looked.values())) == workers)
+    def wait_for_checks(workers: int) -> None:
+        checks.clear()
+        until(lambda: sum(count >= 2 for count in list(checks.values())) == workers)
 
     monkeypatch.setattr(Probation, "check", counted)
-    return looked_twice
+    return wait_for_checks
 
 
 @pytest.mark.usefixtures("bad_answers")
-def test_few_failures_and_old_versions_and_a_switch_that_is_off_change_nothing(
+def test_no_roll_back_after_few_failures_or_after_probation_or_if_it_is_off(
     two: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked_twice = looks(two, monkeypatch)
+    wait_for_checks = count_checks(two, monkeypatch)
     versions = Store(two).model("demo")
     versions.activate(2)
-    ask: dict[str, Any] = {"json": {"nodes": [1]}}
     with in_thread(two, probation_answers=6) as client:
         for _ in range(5):
-            assert client.post("/predict", **ask).status_code == 500
-        with in_thread(two, auto_rollback=False, probation_answers=1) as other:
-            for _ in range(10):
-                assert other.post("/predict", **ask).status_code == 500
-            looked_twice(2)
-        with in_thread(two, probation_seconds=0.01, probation_answers=1) as other:
-            for _ in range(10):
-                assert other.post("/predict", **ask).status_code == 500
-            looked_twice(2)
+            assert client.post("/predict", json={"nodes": [1]}).status_code == 500
+        for settings in ({"auto_rollback": False}, {"probation_seconds": 0.01}):
+            with in_thread(two, probation_answers=1, **settings) as other:
+                for _ in range(10):
+                    assert other.post("/predict", json={"nodes": [1]}).status_code == 500
+                wait_for_checks(2)
         assert versions.live() == 2
         assert client.get("/models").json()["probation"] == 2
 
 
-def go_live_damaged(root: Path, version: int) -> None:
-    """As if a version had been damaged on the disk right after it went live."""
+def activate_damaged(root: Path, version: int) -> None:
+    """Makes a version live whose content is damaged."""
     states = root / "demo" / str(version) / "states" / "inputs.npy"
     content = bytearray(states.read_bytes())
     content[-1] ^= 1
@@ -169,25 +151,25 @@ def go_live_damaged(root: Path, version: int) -> None:
     log.append(log.history(), HistoryEntry("activate", version, datetime.now(UTC).isoformat()))
 
 
-def test_a_version_that_is_proven_wrong_is_left_by_one_worker_of_several(two: Path) -> None:
+def test_one_of_several_workers_rolls_back_a_damaged_version(two: Path) -> None:
     versions = Store(two).model("demo")
     with in_thread(two) as first, in_thread(two) as second:
-        go_live_damaged(two, 2)
+        activate_damaged(two, 2)
         until(lambda: versions.live() == 1)
         until(lambda: all(client.get("/models").json()["failure"] is None for client in (first, second)))
-        assert (serving(first), serving(second)) == (1, 1)
+        assert (version_of(first), version_of(second)) == (1, 1)
         reports = [client.get("/models").json()["rolled_back"] for client in (first, second)]
-        assert reports[0] == reports[1], "every worker reports it"
+        assert reports[0] == reports[1], "every worker reports the roll-back"
         assert (reports[0]["from"], reports[0]["to"]) == (2, 1)
         assert reports[0]["why"].startswith("it is wrong: states/inputs.npy: its sha256 is not the one in the manifest")
     assert history(two) == [("activate", 1), ("activate", 2), ("rollback", 1)]
 
 
-def test_a_version_whose_manifest_is_damaged_is_left(two: Path) -> None:
+def test_a_version_with_a_damaged_manifest_is_rolled_back(two: Path) -> None:
     versions = Store(two).model("demo")
     with in_thread(two) as client:
         (two / "demo" / "2" / "manifest.json").write_text("{}")
-        go_live_damaged(two, 2)
+        activate_damaged(two, 2)
         until(lambda: versions.live() == 1)
         assert client.get("/models").json()["rolled_back"]["why"].startswith("it is wrong: manifest.json: format is None")
 
@@ -202,39 +184,39 @@ def test_a_version_whose_manifest_is_damaged_is_left(two: Path) -> None:
         (StoreUnavailable("layer_1.npy: cannot be read"), "layer_1.npy: cannot be read"),
     ],
 )
-def test_a_worker_that_cannot_load_a_version_does_not_roll_back_the_others(
+def test_a_worker_that_cannot_load_a_version_does_not_roll_back(
     two: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, cause: Exception, shown: str
 ) -> None:
     versions, attempts = Store(two).model("demo"), Counter[str]()
 
-    def fails(found: Any, version: int, settings: Any) -> Any:
-        if version == 2 and settings.model == "demo":  # the setting tells the two workers apart
+    def fail(versions: Any, version: int, settings: Any) -> Any:
+        if version == 2 and settings.model == "demo":  # only one of the two workers has this setting
             attempts["failed"] += 1
             raise cause
-        return load(found, version, settings)
+        return load(versions, version, settings)
 
-    monkeypatch.setattr("service.rollout.rollout.load", fails)
+    monkeypatch.setattr("service.rollout.rollout.load", fail)
     monkeypatch.setattr("service.rollout.rollout.FIRST_PAUSE_SECONDS", 0.01)
-    with in_thread(two, model="demo") as unfit, in_thread(two) as fit:
+    with in_thread(two, model="demo") as failing, in_thread(two) as other:
         versions.activate(2)
-        until(lambda: serving(fit) == 2)
+        until(lambda: version_of(other) == 2)
         until(lambda: attempts["failed"] >= 3)
-        assert (versions.live(), serving(unfit), serving(fit)) == (2, 1, 2)
-        assert unfit.get("/models").json()["failure"]["error"] == shown
-        page = unfit.get("/metrics").text
+        assert (versions.live(), version_of(failing), version_of(other)) == (2, 1, 2)
+        assert failing.get("/models").json()["failure"]["error"] == shown
+        page = failing.get("/metrics").text
         assert 'sgf_model_swaps_total{result="refused"} 0.0' in page
         assert re.search(r'sgf_model_swaps_total{result="failed"} [1-9]', page)
     assert history(two)[-1] == ("activate", 2)
     assert f"version 2 is not loaded ({type(cause).__name__}: {cause}); version 1 stays in service" in caplog.text
 
 
-def test_a_worker_whose_backend_a_version_lacks_keeps_the_old_one(tmp_path: Path) -> None:
+def test_a_worker_keeps_the_old_version_if_the_new_one_lacks_its_backend(tmp_path: Path) -> None:
     Store(tmp_path).publish("demo", small_contents(1), activate=True)
     versions = Store(tmp_path).model("demo")
     with in_thread(tmp_path, backend="onnx") as onnx, in_thread(tmp_path) as other:
         publish(Store(tmp_path), seed=2, activate=True)  # without model.onnx
-        until(lambda: serving(other) == 2)
+        until(lambda: version_of(other) == 2)
         until(lambda: onnx.get("/models").json()["failure"] is not None)
         assert onnx.get("/models").json()["failure"]["error"].startswith("this version has no model.onnx")
-        assert (versions.live(), serving(onnx)) == (2, 1)
+        assert (versions.live(), version_of(onnx)) == (2, 1)
         assert onnx.post("/predict", json={"nodes": [1]}).json()["version"] == 1

@@ -1,4 +1,4 @@
-"""Another version takes over without a request being lost; one that must not serve stays out."""
+"""A new live version replaces the old one without losing a request; a bad version is not served."""
 
 from __future__ import annotations
 
@@ -24,24 +24,15 @@ from model_store.versions.locks import exclusive_unless_held
 from service.engines.engine import NumpyEngine
 from service.engines.served_model import load
 from tests.model_store.samples import publish, small_contents
-from tests.service.serving import in_processes, in_thread, refused, until
+from tests.service.serving import in_processes, in_thread, refused, until, version_of
 
 SWAPS = int(os.environ.get("SGF_SWAPS", "10"))
-"""Under load; `make soak` asks for 200."""
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> Path:
-    """Two versions of `demo`, the first one live."""
-    root = tmp_path / "store"
-    publish(Store(root), seed=1, activate=True)
-    publish(Store(root), seed=2)
-    return root
+"""`make soak` sets 200."""
 
 
 @pytest.fixture
 def two_large(tmp_path: Path) -> Path:
-    """As large as a model is, so that one that is not let go is seen in a worker's memory."""
+    """Two versions large enough that a leak is seen in the memory of a worker."""
     root = tmp_path / "store"
     for seed in (1, 2):
         contents = small_contents(seed, config={"hidden": 256, "layers": 3, "gnn_activation": False})
@@ -50,42 +41,36 @@ def two_large(tmp_path: Path) -> Path:
 
 
 def is_free(manifest: Path) -> bool:
-    """Whether nobody has this version open."""
-    with exclusive_unless_held(manifest) as ours:
-        return ours
+    """True if no process has this version open."""
+    with exclusive_unless_held(manifest) as is_locked:
+        return is_locked
 
 
-def version(client: httpx.Client) -> int:
-    found: int = client.get("/health/ready").json()["version"]
-    return found
-
-
-def test_a_version_that_goes_live_takes_over(two: Path) -> None:
+def test_a_version_that_goes_live_is_served(two: Path) -> None:
     versions = Store(two).model("demo")
     with in_thread(two) as client:
         first = client.post("/predict", json={"nodes": [3]}).json()
         versions.activate(2)
-        until(lambda: version(client) == 2)
+        until(lambda: version_of(client) == 2)
         second = client.post("/predict", json={"nodes": [3]}).json()
         assert (first["version"], second["version"]) == (1, 2)
         assert second["snapshot"] == versions.manifest(2).snapshot != first["snapshot"]
         until(lambda: is_free(two / "demo" / "1" / "manifest.json"))
         versions.rollback()
-        until(lambda: version(client) == 1)
-        told = client.get("/models").json()
-        assert (told["serving"]["version"], told["failure"]) == (1, None)
-        assert [(one["version"], one["live"]) for one in told["versions"]] == [(1, True), (2, False)]
+        until(lambda: version_of(client) == 1)
+        models = client.get("/models").json()
+        assert (models["serving"]["version"], models["failure"]) == (1, None)
+        assert [(entry["version"], entry["live"]) for entry in models["versions"]] == [(1, True), (2, False)]
         page = client.get("/metrics").text
         assert 'sgf_model_swaps_total{result="taken"} 3.0' in page
-        assert 'sgf_model_swaps_total{result="refused"} 0.0' in page  # there from the start: alerts need the rise from 0
+        assert 'sgf_model_swaps_total{result="refused"} 0.0' in page  # from the start: alerts need the increase from 0
         created = datetime.fromisoformat(versions.manifest(1).created).timestamp()
-        assert [float(one) for one in re.findall(r"^sgf_model_created_timestamp_seconds (\S+)", page, re.MULTILINE)] == [
-            created
-        ]
+        (shown,) = re.findall(r"^sgf_model_created_timestamp_seconds (\S+)", page, re.MULTILINE)
+        assert float(shown) == created
         assert f'sgf_model_info{{snapshot="{versions.manifest(1).snapshot}",version="1"}} 1.0' in page
 
 
-def test_the_maps_of_a_version_that_left_are_gone(two: Path) -> None:
+def test_memory_maps_of_the_old_version_are_closed(two: Path) -> None:
     def maps() -> Counter[str]:
         gc.collect()
         lines = Path("/proc/self/maps").read_text().splitlines()
@@ -95,63 +80,63 @@ def test_the_maps_of_a_version_that_left_are_gone(two: Path) -> None:
         client.post("/predict", json={"new_nodes": [{"id": 1, "features": [0.0] * 5, "neighbors": [0]}]})
         assert set(maps()) == {"/demo/1/"}
         Store(two).model("demo").activate(2)
-        until(lambda: version(client) == 2)
+        until(lambda: version_of(client) == 2)
         until(lambda: set(maps()) == {"/demo/2/"})
 
 
-def test_a_request_in_flight_finishes_on_the_version_that_it_began_with(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, go, extended = threading.Event(), threading.Event(), NumpyEngine.extended
+def test_a_request_in_flight_finishes_on_the_old_version(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, proceed, extended = threading.Event(), threading.Event(), NumpyEngine.extended
     versions, answers = Store(two).model("demo"), list[Any]()
     question = {"new_nodes": [{"id": "a", "features": [1, 2, 3, 4, 5], "neighbors": [0]}]}
 
-    def held_up(*arguments: Any) -> Any:
+    def wait(*arguments: Any) -> Any:
         begun.set()
-        go.wait(60)
+        proceed.wait(60)
         return extended(*arguments)
 
     with in_thread(two, inline_cost=1, cache_bytes=0) as client:
-        alone = client.post("/predict", json=question).json()
-        monkeypatch.setattr(NumpyEngine, "backend", None)  # in a thread, where it can be held up
-        monkeypatch.setattr(NumpyEngine, "extended", held_up)
-        caller = threading.Thread(target=lambda: answers.append(client.post("/predict", json=question).json()))
-        caller.start()
+        expected = client.post("/predict", json=question).json()
+        monkeypatch.setattr(NumpyEngine, "backend", None)  # compute in a thread, which can wait
+        monkeypatch.setattr(NumpyEngine, "extended", wait)
+        thread = threading.Thread(target=lambda: answers.append(client.post("/predict", json=question).json()))
+        thread.start()
         try:
             assert begun.wait(60)
-            monkeypatch.setattr(NumpyEngine, "extended", extended)  # the new version answers its probes
+            monkeypatch.setattr(NumpyEngine, "extended", extended)  # for the probes of the new version
             versions.activate(2)
-            until(lambda: version(client) == 2)
+            until(lambda: version_of(client) == 2)
             assert client.post("/predict", json={"nodes": [3]}).json()["version"] == 2
             assert not is_free(two / "demo" / "1" / "manifest.json")
         finally:
-            go.set()
-        caller.join(timeout=60)
-        assert answers == [alone]
+            proceed.set()
+        thread.join(timeout=60)
+        assert answers == [expected]
         until(lambda: is_free(two / "demo" / "1" / "manifest.json"))
 
 
-def test_a_version_that_fails_its_probes_on_the_engine_that_serves_stays_out(
+def test_a_version_that_fails_its_probes_on_the_engine_is_not_served(
     two: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The store found it fine: there it was not this engine that answered."""
+    """The store accepts the version, because the store uses another engine."""
     extended, bad = NumpyEngine.extended, Store(two).model("demo").manifest(2).snapshot
 
-    def wrong(engine: NumpyEngine, *arguments: Any) -> Any:
-        found = extended(engine, *arguments)
-        off = 0.01 if engine._snapshot.id == bad else 0.0
-        return dataclasses.replace(found, logits=found.logits + off)
+    def answer_wrongly(engine: NumpyEngine, *arguments: Any) -> Any:
+        answers = extended(engine, *arguments)
+        error = 0.01 if engine._snapshot.id == bad else 0.0
+        return dataclasses.replace(answers, logits=answers.logits + error)
 
-    monkeypatch.setattr(NumpyEngine, "extended", wrong)
+    monkeypatch.setattr(NumpyEngine, "extended", answer_wrongly)
     with in_thread(two, auto_rollback=False) as client, caplog.at_level(logging.ERROR):
         Store(two).model("demo").activate(2)
         until(lambda: (client.get("/models").json()["failure"] or {}).get("version") == 2)
-        told = client.get("/models").json()["failure"]["error"]
-        assert "differ from the full-graph forward" in told
-        assert told in caplog.text
+        message = client.get("/models").json()["failure"]["error"]
+        assert "differ from the full-graph forward" in message
+        assert message in caplog.text
         assert client.post("/predict", json={"nodes": [3]}).json()["version"] == 1
         assert re.search(r'sgf_model_swaps_total{result="refused"} [1-9]', client.get("/metrics").text)
 
 
-def test_a_damaged_version_stays_out_and_the_old_one_goes_on(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_version_is_not_served_and_the_old_one_stays(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.rollout.rollout.FIRST_PAUSE_SECONDS", 600.0)
     versions = Store(two).model("demo")
     with in_thread(two) as client:
@@ -161,19 +146,19 @@ def test_a_damaged_version_stays_out_and_the_old_one_goes_on(two: Path, monkeypa
         content[-1] ^= 1
         damaged.chmod(0o644)
         damaged.write_bytes(content)
-        (two / "demo" / "CURRENT").write_text("2\n")  # as if it had been damaged after it went live
+        (two / "demo" / "CURRENT").write_text("2\n")  # not by activate, which verifies
         until(lambda: (client.get("/models").json()["failure"] or {}).get("version") == 2)
         failure = client.get("/models").json()["failure"]
         assert damaged.name in failure["error"]
         assert str(two) not in client.get("/models").text
-        assert version(client) == 1
+        assert version_of(client) == 1
         assert 'sgf_model_swaps_total{result="refused"} 1.0' in client.get("/metrics").text
         assert client.post("/predict", json={"nodes": [3]}).json()["version"] == 1
         versions.activate(1)
         until(lambda: client.get("/models").json()["failure"] is None)
 
 
-def test_it_starts_without_a_model_and_serves_the_first_one_that_comes(tmp_path: Path) -> None:
+def test_the_service_starts_without_a_model_and_serves_the_first_published_one(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with in_thread(root) as client:
         assert refused(client.get("/health/ready"), 503, "not_ready") == "there is no model to serve yet"
@@ -186,7 +171,7 @@ def test_it_starts_without_a_model_and_serves_the_first_one_that_comes(tmp_path:
         assert "sgf_ready 1.0" in client.get("/metrics").text
 
 
-def test_a_store_with_several_models_needs_to_be_told_which(two: Path) -> None:
+def test_a_store_with_several_models_requires_the_setting_of_the_model(two: Path) -> None:
     publish(Store(two), model="other", activate=True)
     with in_thread(two) as client:
         refused(client.get("/health/ready"), 503, "not_ready")
@@ -195,45 +180,44 @@ def test_a_store_with_several_models_needs_to_be_told_which(two: Path) -> None:
         assert client.get("/health/ready").json()["model"] == "other"
 
 
-def test_another_model_beside_the_served_one_changes_nothing(two: Path) -> None:
+def test_another_model_in_the_store_does_not_affect_the_served_one(two: Path) -> None:
     versions = Store(two).model("demo")
     with in_thread(two) as client:
         publish(Store(two), model="other", activate=True)
         versions.activate(2)
-        until(lambda: version(client) == 2)
+        until(lambda: version_of(client) == 2)
         assert client.get("/models").json()["failure"] is None
 
 
-def test_what_other_libraries_say_of_a_failure_is_not_published(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with in_thread(two, backend="onnx") as client:  # these versions have no model.onnx: our own sentence
+def test_texts_of_other_libraries_with_paths_are_not_shown(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with in_thread(two, backend="onnx") as client:  # the versions have no model.onnx: a message of the service
         assert "model.onnx" in client.get("/models").json()["failure"]["error"]
 
-    def fails(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("cannot map /srv/secret")
 
-    monkeypatch.setattr("service.rollout.rollout.load", fails)
+    monkeypatch.setattr("service.rollout.rollout.load", fail)
     with in_thread(two) as client:
         assert client.get("/models").json()["failure"]["error"] == "RuntimeError; the log has the details"
 
 
-def test_a_version_that_failed_is_tried_again(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ails it may pass: here, memory."""
-    tries = []
+def test_loading_a_version_is_repeated_after_a_failure(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = []
 
-    def fails_once(*arguments: Any) -> Any:
-        tries.append(arguments)
-        if len(tries) == 1:
+    def fail_once(*arguments: Any) -> Any:
+        attempts.append(arguments)
+        if len(attempts) == 1:
             raise MemoryError
         return load(*arguments)
 
-    monkeypatch.setattr("service.rollout.rollout.load", fails_once)
+    monkeypatch.setattr("service.rollout.rollout.load", fail_once)
     monkeypatch.setattr("service.rollout.rollout.FIRST_PAUSE_SECONDS", 0.1)
     with in_thread(two) as client:
         until(lambda: client.get("/health/ready").status_code == 200)
-    assert len(tries) == 2
+    assert len(attempts) == 2
 
 
-def test_a_store_that_goes_away_does_not_stop_the_service(two: Path) -> None:
+def test_a_store_that_disappears_does_not_stop_the_service(two: Path) -> None:
     with in_thread(two) as client:
         shutil.move(two, two.with_name("away"))
         until(lambda: client.get("/models").json()["failure"] is not None)
@@ -241,14 +225,14 @@ def test_a_store_that_goes_away_does_not_stop_the_service(two: Path) -> None:
 
 
 @pytest.mark.parametrize("at", ["2026-01-01T00:00:00", "yesterday", ""])
-def test_a_damaged_time_in_the_history_does_not_stop_the_start(two: Path, at: str) -> None:
+def test_an_invalid_time_in_the_history_does_not_stop_the_start(two: Path, at: str) -> None:
     line = json.dumps({"action": "activate", "version": 1, "at": at})
     (two / "demo" / "HISTORY").write_text(f"{line}\n")
     with in_thread(two) as client:
-        assert version(client) == 1
+        assert version_of(client) == 1
 
 
-def test_models_lists_the_versions_and_names_the_damage(two: Path) -> None:
+def test_models_lists_the_versions_and_reports_damage(two: Path) -> None:
     versions = Store(two).model("demo")
     with in_thread(two) as client:
         assert client.get("/models").json()["problem"] is None
@@ -256,19 +240,19 @@ def test_models_lists_the_versions_and_names_the_damage(two: Path) -> None:
             log.write("garbage\n")
         answer = client.get("/models").json()
         assert "HISTORY: 1 line(s) cannot be understood" in answer["problem"]
-        assert [(one["version"], one["live"]) for one in answer["versions"]] == [(1, True), (2, False)]
+        assert [(entry["version"], entry["live"]) for entry in answer["versions"]] == [(1, True), (2, False)]
         (two / "demo" / "CURRENT").write_text("garbage")
         (two / "demo" / "2" / "manifest.json").unlink()
         answer = client.get("/models").json()
         assert "CURRENT: holds 'garbage'" in answer["problem"]
-        assert [(one["version"], "damaged" in one) for one in answer["versions"]] == [(1, False), (2, True)]
-        assert version(client) == 1
+        assert [(entry["version"], "damaged" in entry) for entry in answer["versions"]] == [(1, False), (2, True)]
+        assert version_of(client) == 1
         versions.activate(1)
         assert client.get("/models").json()["problem"] is None
 
 
 def test_swaps_under_load_with_two_workers_lose_no_request(two_large: Path) -> None:
-    """Every answer is 200 and is that of the version that it names."""
+    """Every answer is 200 and belongs to the version that it names."""
     versions = Store(two_large).model("demo")
     question = {"nodes": [3], "new_nodes": [{"id": "a", "features": [0.5, 1.0, -1.0, 0.0, 2.0], "neighbors": [0, 5]}]}
     seen: Counter[int] = Counter()
@@ -276,51 +260,51 @@ def test_swaps_under_load_with_two_workers_lose_no_request(two_large: Path) -> N
     stop = threading.Event()
     with in_processes(two_large, workers=2) as (client, process, _lines):
 
-        def taken() -> int:
-            """Versions that workers took into service."""
+        def count_swaps() -> int:
+            """Swaps of all workers so far."""
             page = client.get("/metrics").text
             return int(page.partition('sgf_model_swaps_total{result="taken"} ')[2].partition(".")[0] or -1)
 
-        right = {}
+        expected = {}
         for turn, number in enumerate((1, 2, 1), start=1):
             versions.activate(number)
-            until(lambda turn=turn: taken() == 2 * turn)
-            right[number] = client.post("/predict", json=question).json()["predictions"]
-        assert not np.allclose(right[1][0]["probabilities"], right[2][0]["probabilities"], atol=1e-3)
+            until(lambda turn=turn: count_swaps() == 2 * turn)
+            expected[number] = client.post("/predict", json=question).json()["predictions"]
+        assert not np.allclose(expected[1][0]["probabilities"], expected[2][0]["probabilities"], atol=1e-3)
 
-        def load() -> None:
+        def send_requests() -> None:
             while not stop.is_set():
-                with httpx.Client(base_url=client.base_url, timeout=30) as own:  # now this worker, now that one
+                with httpx.Client(
+                    base_url=client.base_url, timeout=30
+                ) as own:  # a new connection may reach the other worker
                     for _ in range(20):
                         response = own.post("/predict", json=question)
-                        if (
-                            response.status_code != 200
-                            or response.json()["predictions"] != right[response.json()["version"]]
-                        ):
-                            wrong.append(response.text)
+                        answer = response.json()
+                        if response.status_code == 200 and answer["predictions"] == expected[answer["version"]]:
+                            seen[answer["version"]] += 1
                         else:
-                            seen[response.json()["version"]] += 1
+                            wrong.append(response.text)
 
-        callers = [threading.Thread(target=load) for _ in range(3)]
-        for caller in callers:
-            caller.start()
+        threads = [threading.Thread(target=send_requests) for _ in range(3)]
+        for thread in threads:
+            thread.start()
         memory = []
         for turn in range(SWAPS):
-            before, swaps = seen.total(), taken()
+            before, swaps = seen.total(), count_swaps()
             versions.activate(2 - turn % 2)
             until(lambda before=before: seen.total() > before + 20)
-            until(lambda swaps=swaps: taken() == swaps + 2)
+            until(lambda swaps=swaps: count_swaps() == swaps + 2)
             memory.append(private_bytes(process.pid))
         stop.set()
-        for caller in callers:
-            caller.join(timeout=20)
+        for thread in threads:
+            thread.join(timeout=20)
     assert wrong == []
     assert min(seen[1], seen[2]) > 20
-    assert np.median(memory[-3:]) < 1.05 * np.median(memory[2:5]), memory  # versions that left took their memory with them
+    assert np.median(memory[-3:]) < 1.05 * np.median(memory[2:5]), memory  # old versions leave no memory behind
 
 
 def private_bytes(parent: int) -> int:
-    """Anonymous memory of a process's children: the workers."""
+    """Anonymous memory of the children of a process: the workers."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     status = [Path(f"/proc/{child}/status").read_text() for child in children]
     return sum(int(line.split()[1]) * 1024 for text in status for line in text.splitlines() if line.startswith("RssAnon"))

@@ -1,4 +1,4 @@
-"""Memory of the container: both versions of control groups, read from the real one where this machine allows to make one."""
+"""Memory of the container, by both versions of control groups, and by a real group if this machine permits one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.telemetry.process_info import CGROUPS, ContainerMemory, container_m
 
 LIMIT_BYTES = 512 * 2**20
 HELD_BYTES = 100 * 2**20
-HOLD = f"""
+USE_MEMORY = f"""
 import os, sys
 from pathlib import Path
 from service.telemetry.process_info import container_memory
@@ -29,13 +29,13 @@ def write(folder: Path, limit_file: str, limit: str, statistics: str) -> None:
     (folder / "memory.stat").write_text(statistics)
 
 
-def test_version_2_by_the_name_of_the_group(tmp_path: Path) -> None:
+def test_version_2_with_the_name_of_the_group(tmp_path: Path) -> None:
     write(tmp_path / "system.slice/sgf", "memory.max", "1000\n", "anon 400\nfile 500\nshmem 50\ninactive_file 90\n")
     (tmp_path / "own").write_text("0::/system.slice/sgf\n")
     assert container_memory(tmp_path, tmp_path / "own") == ContainerMemory(450, 1000)
 
 
-def test_version_2_in_a_container_that_sees_its_group_as_the_root(tmp_path: Path) -> None:
+def test_version_2_in_a_container_whose_group_is_the_root(tmp_path: Path) -> None:
     write(tmp_path / "cgroups", "memory.max", "1000\n", "anon 400\nshmem 50\n")
     (tmp_path / "own").write_text("0::/docker/0123\n")
     assert container_memory(tmp_path / "cgroups", tmp_path / "own") == ContainerMemory(450, 1000)
@@ -66,9 +66,9 @@ def test_the_real_control_group_of_a_process() -> None:
     except OSError as error:
         if folder.exists():
             folder.rmdir()
-        pytest.skip(f"NOT RUN: this machine allows no control group of our own ({error.strerror})")
+        pytest.skip(f"NOT RUN: this machine does not permit a new control group ({error.strerror})")
     try:
-        done = subprocess.run([sys.executable, "-c", HOLD, folder], capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, "-c", USE_MEMORY, folder], capture_output=True, text=True, check=True)
     finally:
         folder.rmdir()
     used, limit = map(int, done.stdout.split())
