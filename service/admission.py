@@ -160,8 +160,7 @@ class Lane:
         excess, self._excess = self._excess, []
         refusal = overloaded(f"{self.depth} requests wait or run")
         for request in excess:
-            if not (request.is_gone or request.is_refused):
-                self._refuse(request, refusal)
+            self._refuse(request, refusal)
 
     def _refuse_expired(self) -> None:
         """A few at a time, with every batch that is started: all at once would delay the answers for milliseconds."""
@@ -171,12 +170,12 @@ class Lane:
         expired, depth = self._loop.time() - patience, self.depth
         for queue in (self._waiting, self._delayed):
             while queue and queue[0].arrived <= expired:
-                request = queue.popleft()
-                if not (request.is_gone or request.is_refused):
-                    reason = f"{depth} requests wait or run, and this one has waited for {patience:g} s"
-                    self._refuse(request, overloaded(reason))
+                reason = f"{depth} requests wait or run, and this one has waited for {patience:g} s"
+                self._refuse(queue.popleft(), overloaded(reason))
 
     def _refuse(self, request: Request | Unparsed, refusal: Refusal) -> None:
+        if request.is_gone or request.is_refused:
+            return
         self._refused += 1
         self._refused_in_all += 1
         self._metrics.record_shed("queue")

@@ -21,7 +21,8 @@ from service.http.errors import HttpRefusal, refusal_for
 from service.http.reply import GZIP_FROM_BYTES, JSON, NPY, Reply
 from service.http.request import Request
 from service.http.security import Security
-from service.predict.predictor import Form, Predictor
+from service.predict.encoding import Form
+from service.predict.predictor import Predictor
 from service.rollout.rollout import Rollout
 from service.settings import Settings
 from service.telemetry.logs import AccessLog
@@ -113,7 +114,7 @@ class Gateway:
             reply = await self._reply(request)
             if self._probation.version is not None and (reply.status == 200 or reply.error == "internal"):
                 self._probation.record_answer(failed=reply.status != 200)  # other refusals are not the version's fault
-            if len(reply.content) >= GZIP_FROM_BYTES and request.accepts_gzip():
+            if len(reply.content) >= GZIP_FROM_BYTES and request.accepts(b"accept-encoding", b"gzip"):
                 reply = await reply.compressed()
             request.connection.reply(request, reply)
         finally:
@@ -122,7 +123,7 @@ class Gateway:
 
     async def _reply(self, request: Request) -> Reply:
         try:
-            npy = request.path == "/embed" and request.accepts(NPY.encode())
+            npy = request.path == "/embed" and request.accepts(b"accept", NPY.encode())
             form: Form = "predictions" if request.path == "/predict" else "npy" if npy else "embeddings"
             answer = await self._predictor.answer(self._rollout.current, request, form)
         except (Exception, asyncio.CancelledError) as error:  # every request gets an answer

@@ -33,19 +33,20 @@ class Document:
         if self._snapshot != snapshot:
             self._snapshot = snapshot
             document["components"]["schemas"]["ErrorAnswer"] = ErrorAnswer.model_json_schema()
-            for path in ("/predict", "/embed"):
-                _set_examples(document["paths"][path]["post"], None if self._private else model, path == "/embed")
+            shown = None if self._private else model
+            _set_examples(document["paths"]["/predict"]["post"], shown, "predictions")
+            _set_examples(document["paths"]["/embed"]["post"], shown, "embeddings")
         return document
 
 
-def _set_examples(operation: dict[str, Any], model: ServedModel | None, embeddings: bool) -> None:
+def _set_examples(operation: dict[str, Any], model: ServedModel | None, form: encoding.Form) -> None:
     questions = _questions(model)
     operation["requestBody"]["content"]["application/json"]["examples"] = questions
     answer = operation["responses"]["200"]["content"]["application/json"]
     answer.pop("examples", None)
     if model is not None:
         try:
-            value = _answer(model, Question(**questions["known"]["value"]), embeddings)
+            value = _answer(model, Question(**questions["known"]["value"]), form)
             answer["examples"] = {"known": {"summary": "to the first example", "value": value}}
         except Exception:  # the document is complete without an example
             LOG.exception("the OpenAPI document has no example of an answer")
@@ -71,12 +72,11 @@ def _questions(model: ServedModel | None) -> dict[str, Any]:
     }
 
 
-def _answer(model: ServedModel, question: Question, embeddings: bool) -> Any:
+def _answer(model: ServedModel, question: Question, form: encoding.Form) -> Any:
     """Raises what computing an answer raises."""
+    embeddings = form == "embeddings"
     known = model.known(model.rows(question.nodes), embeddings)
     exactness = model.exactness("exact", embeddings)
     parts = [(question.nodes, NodeResults.of(known, model.config.task, 0.0, exactness))]
     encoding.check_finite(parts)
-    if embeddings:
-        return orjson.loads(encoding.embeddings_json(model, parts))
-    return orjson.loads(encoding.predictions_json(model, question, parts))
+    return orjson.loads(encoding.encode(model, question, parts, form))

@@ -70,11 +70,10 @@ class Request:
         body, self.body = self.body, bytearray()
         return _unzip(body, limit) if self.named.get(b"content-encoding", b"").lower() == b"gzip" else body
 
-    def accepts(self, media_type: bytes) -> bool:
-        return _accepts(self.named.get(b"accept", b""), media_type)
-
-    def accepts_gzip(self) -> bool:
-        return _accepts(self.named.get(b"accept-encoding", b""), b"gzip")
+    def accepts(self, header: bytes, value: bytes) -> bool:
+        """True if the header names the value, and not with a quality of zero, as in `gzip;q=0`."""
+        accepted = self.named.get(header, b"")
+        return value in accepted and not (b"q=0" in accepted and re.search(re.escape(value) + _NO_QUALITY, accepted))
 
     def start(self, place: Place) -> None:
         self.place = place
@@ -141,11 +140,6 @@ class Unparsed:
 
 def new_request_id() -> str:
     return f"{random.getrandbits(64):016x}"  # no secret
-
-
-def _accepts(header: bytes, value: bytes) -> bool:
-    """True if the header names the value, and not with a quality of zero, as in `gzip;q=0`."""
-    return value in header and not (b"q=0" in header and re.search(re.escape(value) + _NO_QUALITY, header))
 
 
 def _unzip(body: bytes | bytearray, limit: int) -> bytes:
