@@ -50,7 +50,7 @@ CYCLE_ARGUMENTS = {
     "expect_100_continue", "keep_alive", "on_response",
 }  # fmt: skip
 PROTOCOL_ATTRIBUTES = (
-    "app_state", "client", "cycle", "expect_100_continue", "flow", "headers", "loop", "parser", "scheme", "server",
+    "client", "cycle", "expect_100_continue", "flow", "headers", "loop", "parser", "scheme", "server",
     "server_state", "tasks", "timeout_keep_alive", "transport", "url",
 )  # fmt: skip
 

@@ -94,7 +94,7 @@ class Gateway:
         """Counts and logs a request that the protocol has refused."""
         route = request.path
         if route not in ANSWERED_HERE:
-            route = self._route({"type": "http", "method": request.method, "path": route, "root_path": "", "headers": []})
+            route = self._route({"type": "http", "method": request.method, "path": route, "headers": []})
         if reply.status == 429 and route in ANSWERED_HERE:
             self.count_refusal(route, request.started)
         else:

@@ -60,7 +60,7 @@ def pages(
         static_url="/docs-assets",
     )
     document = Document(app, private)
-    app.openapi = lambda: document.of(rollout.current() if rollout.ready else None)  # type: ignore[method-assign]  # FastAPI's way
+    app.openapi = lambda: document.of(rollout.model)  # type: ignore[method-assign]  # FastAPI's way
     app.add_middleware(GZipMiddleware, minimum_size=GZIP_FROM_BYTES, compresslevel=1)
     _add_errors(app)
     routers = {"answers": _answers(), "models": _models(rollout), "operations": _operations(rollout, metrics)}
@@ -123,8 +123,8 @@ def _models(rollout: Rollout) -> APIRouter:
     # Ordinary functions: they read files, so FastAPI runs them in its threads.
     @router.get("/models", summary=about, response_model_exclude_unset=True)
     def models() -> ModelsAnswer:
-        serving = rollout.current() if rollout.ready else None
-        shown = serving and serving.origin | {"engine": serving.engine_name, "loading_seconds": serving.seconds}
+        model = rollout.model
+        shown = model and model.origin | {"engine": model.engine_name, "loading_seconds": model.seconds}
         answer: dict[str, Any] = {"serving": shown, "failure": rollout.failure, "probation": rollout.probation.version}
         try:
             versions = rollout.versions()

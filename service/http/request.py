@@ -174,7 +174,6 @@ def head_without_upgrade(method: bytes, target: bytes, version: str, headers: li
 
 def asgi_cycle(protocol: Protocol, request: Request) -> RequestResponseCycle:
     """What uvicorn runs an ASGI application with, for one request."""
-    path, _, query = request.target.partition(b"?")
     scope: Any = {
         "type": "http",
         "asgi": {"version": protocol.asgi_version, "spec_version": "2.3"},
@@ -183,12 +182,9 @@ def asgi_cycle(protocol: Protocol, request: Request) -> RequestResponseCycle:
         "client": protocol.client,
         "scheme": protocol.scheme,
         "method": request.method,
-        "root_path": "",
         "path": request.path,
-        "raw_path": path,
-        "query_string": query,
+        "query_string": request.target.partition(b"?")[2],
         "headers": request.headers,
-        "state": protocol.app_state.copy(),
         "sgf.request": request,
     }
     return RequestResponseCycle(
