@@ -42,9 +42,9 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
 
     def book() -> None:
         """Updates metrics and the log for many requests at once: per request this would cost as much as an answer."""
-        metrics.queue_depth.set(admission.depth + batcher.depth)
+        metrics.queue_depth.set(admission.answers.depth + admission.pages.depth + batcher.depth)
         metrics.buffered.set(admission.held_bytes)
-        metrics.flush(log.dropped_lines)
+        metrics.flush(0 if writer is None else writer.dropped_lines)
         log.flush()
 
     batcher, cache = Batcher(settings, metrics), cache_for(settings, metrics)

@@ -169,30 +169,26 @@ def _stored(versions: ModelVersions, version: int, live: bool) -> StoredVersion 
 
 
 def _add_errors(app: FastAPI) -> None:
-    def response_for(refusal: Refusal) -> JSONResponse:
+    async def respond(request: Request, error: Exception) -> JSONResponse:
+        refusal = _refusal_for(request, error)
         return JSONResponse(refusal.body(), STATUS[refusal.code], headers=headers_for(refusal))
 
-    @app.exception_handler(Refusal)
-    @app.exception_handler(StoreError)
-    @app.exception_handler(JobError)
-    @app.exception_handler(Exception)  # starlette raises our own errors again after this response, and they are logged
-    async def failed(_request: Request, error: Exception) -> JSONResponse:
-        return response_for(refusal_for(error))
+    # After the response to an Exception starlette raises it again, and the gateway logs it.
+    for kind in (Refusal, StoreError, JobError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, respond)
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
+
+def _refusal_for(request: Request, error: Exception) -> Refusal:
+    if isinstance(error, RequestValidationError):
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            cause = first.get("ctx", {}).get("error", "it cannot be read")
-            return response_for(Refusal("not_json", f"the body is not JSON: {cause}"))
-        where = ".".join(str(part) for part in first["loc"])
-        return response_for(Refusal("invalid", f"{where}: {first['msg']}"))
-
-    @app.exception_handler(HTTPException)
-    async def from_starlette(request: Request, error: HTTPException) -> JSONResponse:
-        path, headers = request.url.path, dict(error.headers or {})
-        if error.status_code == 404:
-            return response_for(HttpRefusal("not_found", f"there is no {path}", headers=headers))
-        if error.status_code == 405:
-            return response_for(HttpRefusal("method_not_allowed", f"{path} does not take {request.method}", headers=headers))
-        return response_for(Refusal("not_json", "the body cannot be read as JSON"))  # its bytes are not text
+            return Refusal("not_json", f"the body is not JSON: {first.get('ctx', {}).get('error', 'it cannot be read')}")
+        return Refusal("invalid", f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+    if not isinstance(error, HTTPException):
+        return refusal_for(error)
+    path, headers = request.url.path, error.headers
+    if error.status_code == 404:
+        return HttpRefusal("not_found", f"there is no {path}", headers=headers)
+    if error.status_code == 405:
+        return HttpRefusal("method_not_allowed", f"{path} does not take {request.method}", headers=headers)
+    return Refusal("not_json", "the body cannot be read as JSON")  # its bytes are not text

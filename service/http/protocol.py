@@ -83,11 +83,11 @@ class Protocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._count_unsent(self.transport.get_write_buffer_size())
+        self._hold(self._body_bytes, self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._count_unsent(0)
+        self._hold(self._body_bytes, 0)
         if self._is_idle:
             self.deadline = self.loop.time() + self.timeout_keep_alive
 
@@ -179,8 +179,7 @@ class Protocol(HttpToolsProtocol):
             return
         request.body += body
         if len(request.body) > SMALL_BODY_BYTES:
-            self._body_bytes += len(body)
-            self._admission.hold(self, self._body_bytes + self._unsent_bytes)
+            self._hold(self._body_bytes + len(body), self._unsent_bytes)
         try:
             self._gateway.check_length(request, len(request.body))
         except Refusal as refusal:
@@ -277,8 +276,7 @@ class Protocol(HttpToolsProtocol):
         self._write(reply, request.id, keep, request.method)
         if not keep and (request.is_complete or request.expects_continue):
             self.transport.close()
-        elif not keep:
-            self._close_after_body = True
+        self._close_after_body = not keep
         self.on_response_complete()
 
     def cut_off(self, refusal: Refusal) -> None:
@@ -342,7 +340,7 @@ class Protocol(HttpToolsProtocol):
         data, unsent = reply.encode(headers, request_id, keep, method != "HEAD"), self._unsent_bytes
         self.transport.write(data)
         if self.flow.write_paused:  # the transport keeps all of it until the last byte is sent
-            self._count_unsent(unsent + len(data))
+            self._hold(self._body_bytes, unsent + len(data))
 
     def _without_upgrade(self) -> bytes:
         """The head that was just parsed, for a parser that has not seen it."""
@@ -356,9 +354,8 @@ class Protocol(HttpToolsProtocol):
     def _release_body(self) -> None:
         """Only the bodies of later requests count against the budget from now on."""
         if self._body_bytes:
-            self._body_bytes = sum(len(later.body) for later in self._later)
-            self._admission.hold(self, self._body_bytes + self._unsent_bytes)
+            self._hold(sum(len(later.body) for later in self._later), self._unsent_bytes)
 
-    def _count_unsent(self, count: int) -> None:
-        self._unsent_bytes = count
-        self._admission.hold(self, self._body_bytes + self._unsent_bytes)
+    def _hold(self, body_bytes: int, unsent_bytes: int) -> None:
+        self._body_bytes, self._unsent_bytes = body_bytes, unsent_bytes
+        self._admission.hold(self, body_bytes + unsent_bytes)

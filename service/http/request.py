@@ -182,6 +182,7 @@ def asgi_cycle(protocol: Protocol, request: Request) -> RequestResponseCycle:
         "client": protocol.client,
         "scheme": protocol.scheme,
         "method": request.method,
+        "root_path": "",
         "path": request.path,
         "query_string": request.target.partition(b"?")[2],
         "headers": request.headers,

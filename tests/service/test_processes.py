@@ -186,11 +186,7 @@ def test_logs_are_json_lines_without_payloads(store: Path) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sigterm_lets_requests_finish(store: Path, workers: int) -> None:
     """One request has come half, one connection is kept: both get their answers, and then the processes are gone."""
-    with (
-        in_processes(store, workers=workers) as (client, process, _lines),
-        connect(client) as kept,
-        connect(client) as half,
-    ):
+    with in_processes(store, workers=workers) as (client, process, _lines), connect(client) as kept, connect(client) as half:
         assert asked(kept, QUESTION).startswith(b"HTTP/1.1 200")
         half.sendall(QUESTION[:-5])
         until(lambda: "sgf_requests_total" in client.get("/metrics").text)
@@ -203,10 +199,7 @@ def test_sigterm_lets_requests_finish(store: Path, workers: int) -> None:
 
 
 def test_a_request_that_is_cut_off_by_the_shutdown_gets_an_answer_too(store: Path) -> None:
-    with (
-        in_processes(store, deadline_seconds="1", body_seconds="60") as (client, process, _lines),
-        connect(client) as half,
-    ):
+    with in_processes(store, deadline_seconds="1", body_seconds="60") as (client, process, _lines), connect(client) as half:
         half.sendall(QUESTION[:-5])
         until(lambda: "sgf_requests_total" in client.get("/metrics").text)
         process.send_signal(signal.SIGTERM)
