@@ -20,11 +20,11 @@ MANY = 32
 
 
 class Document:
-    """`private`: the document is public, and shows no ids of the graph."""
+    """`private`: answers need a key, so the document, which needs none, shows no ids of the graph."""
 
     def __init__(self, app: FastAPI, private: bool) -> None:
         self._app, self._private = app, private
-        self._snapshot: str | None = ""
+        self._snapshot: str | None = ""  # whose examples the document has; at first it has none
 
     def of(self, model: ServedModel | None) -> dict[str, Any]:
         """The document for the version in service, or for no version."""
