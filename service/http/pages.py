@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -63,9 +64,9 @@ def pages(
     app.openapi = lambda: document.of(rollout.model)  # type: ignore[method-assign]  # FastAPI's way
     app.add_middleware(GZipMiddleware, minimum_size=GZIP_FROM_BYTES, compresslevel=1)
     _add_errors(app)
-    routers = {"answers": _answers(), "models": _models(rollout), "operations": _operations(rollout, metrics)}
-    for group, router in routers.items():
-        app.include_router(router, tags=[group], responses=error_responses(group))
+    _add_answers(app)
+    _add_models(app, rollout)
+    _add_operations(app, rollout, metrics)
     app.include_router(admin, responses=error_responses("admin"), dependencies=[Depends(KEY)])
 
     @app.get("/", include_in_schema=False)
@@ -75,53 +76,50 @@ def pages(
     return app
 
 
-def _answers() -> APIRouter:
+def _add_answers(app: FastAPI) -> None:
     """For the OpenAPI document only: the gateway answers these routes, and never calls these functions."""
-    router = APIRouter()
     security: dict[str, Any] = {"security": [{}, {KEY.scheme_name: []}]}  # a key, if the service has keys
+    post = partial(app.post, tags=["answers"], openapi_extra=security)
+    errors = error_responses("answers")
     npy = {"content": {NPY: {"schema": {"type": "string", "format": "binary"}}}}
     about = "Predictions for nodes of the graph and for new nodes."
 
-    @router.post("/predict", operation_id="predict", summary=about, openapi_extra=security)
+    @post("/predict", operation_id="predict", summary=about, responses=errors)
     def predict(_question: Question) -> PredictAnswer:
         raise NotImplementedError
 
     about = "Embeddings of the same nodes."
 
-    @router.post("/embed", operation_id="embed", summary=about, openapi_extra=security, responses={200: npy})
+    @post("/embed", operation_id="embed", summary=about, responses=errors | {200: npy})
     def embed(_question: Question) -> PredictAnswer:
         raise NotImplementedError
 
-    return router
 
+def _add_operations(app: FastAPI, rollout: Rollout, metrics: Metrics) -> None:
+    get = partial(app.get, tags=["operations"], responses=error_responses("operations"))
 
-def _operations(rollout: Rollout, metrics: Metrics) -> APIRouter:
-    router = APIRouter()
-
-    @router.get("/health/live", summary="The process answers.")
+    @get("/health/live", summary="The process answers.")
     async def live() -> Live:
         return Live()
 
-    @router.get("/health/ready", summary="A version is verified, warmed and has answered its probes.")
+    @get("/health/ready", summary="A version is verified, warmed and has answered its probes.")
     async def ready() -> Ready:
         return Ready.model_validate(rollout.current().origin)
 
     about = "Metrics of all workers in the text format of Prometheus."
 
-    @router.get("/metrics", summary=about, response_class=PlainTextResponse)
+    @get("/metrics", summary=about, response_class=PlainTextResponse)
     async def metrics_page() -> Response:
         metrics.flush()
         return Response(await asyncio.to_thread(metrics.page), media_type=CONTENT_TYPE)
 
-    return router
 
-
-def _models(rollout: Rollout) -> APIRouter:
-    router = APIRouter()
+def _add_models(app: FastAPI, rollout: Rollout) -> None:
+    get = partial(app.get, tags=["models"], responses=error_responses("models"))
     about = "The versions in the store, and which one this worker serves."
 
     # Ordinary functions: they read files, so FastAPI runs them in its threads.
-    @router.get("/models", summary=about, response_model_exclude_unset=True)
+    @get("/models", summary=about, response_model_exclude_unset=True)
     def models() -> ModelsAnswer:
         model = rollout.model
         shown = model and model.origin | {"engine": model.engine_name, "loading_seconds": model.seconds}
@@ -135,18 +133,16 @@ def _models(rollout: Rollout) -> APIRouter:
         answer |= {"problem": state.problem, "rolled_back": last_rollback(state.history)}
         return ModelsAnswer(**answer, versions=[entry for entry in stored if entry is not None])
 
-    @router.get("/models/{version}", summary="The manifest of one version: settings, scores, classes, files.")
+    @get("/models/{version}", summary="The manifest of one version: settings, scores, classes, files.")
     def manifest_of(version: Version) -> ManifestAnswer:
         return ManifestAnswer(version=version, **json.loads(rollout.versions().manifest(version).to_json()))
 
-    @router.get("/models/{version}/report", summary="Its training report.", response_class=HTMLResponse)
+    @get("/models/{version}/report", summary="Its training report.", response_class=HTMLResponse)
     def report(version: Version) -> HTMLResponse:
         page = rollout.versions().report(version)
         if page is None:
             raise Refusal("unknown_report", f"version {version} has no report")
         return HTMLResponse(page, headers={"content-security-policy": REPORT_POLICY})
-
-    return router
 
 
 def _stored(versions: ModelVersions, version: int, live: bool) -> StoredVersion | None:
