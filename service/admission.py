@@ -90,11 +90,6 @@ class Lane:
         """Requests that wait or run."""
         return len(self._waiting) + len(self._delayed) + self._running
 
-    @property
-    def _oldest(self) -> float:
-        """When the request arrived that has waited longest."""
-        return min((queue[0].arrived for queue in (self._waiting, self._delayed) if queue), default=float("inf"))
-
     def arrive(self, request: Request | Unparsed) -> None:
         """Starts the request, now or later, or refuses it."""
         loop = request.connection.loop
@@ -139,7 +134,8 @@ class Lane:
         now = self._loop.time()
         rate = self._answers / max(now - self._window_start, WINDOW_SECONDS)
         self._rate = rate if not self._rate else SMOOTHING * rate + (1 - SMOOTHING) * self._rate
-        is_full = self.depth - self._running > self._max_seconds * self._rate and self._oldest < now - self._max_seconds
+        oldest = min((queue[0].arrived for queue in (self._waiting, self._delayed) if queue), default=now)
+        is_full = self.depth - self._running > self._max_seconds * self._rate and oldest < now - self._max_seconds
         is_calm = self._refused <= CALM_SHARE * self._answers
         if is_full and not self._is_overloaded:
             LOG.warning("overloaded: %d requests wait or run, at %.0f answers per second", self.depth, self._rate)
@@ -160,8 +156,7 @@ class Lane:
         excess, self._excess = self._excess, []
         refusal = overloaded(f"{self.depth} requests wait or run")
         for request in excess:
-            if not (request.is_gone or request.is_refused):
-                self._refuse(request, refusal)
+            self._refuse(request, refusal)
 
     def _refuse_expired(self) -> None:
         """A few at a time, with every batch that is started: all at once would delay the answers for milliseconds."""
@@ -171,12 +166,12 @@ class Lane:
         expired, depth = self._loop.time() - patience, self.depth
         for queue in (self._waiting, self._delayed):
             while queue and queue[0].arrived <= expired:
-                request = queue.popleft()
-                if not (request.is_gone or request.is_refused):
-                    reason = f"{depth} requests wait or run, and this one has waited for {patience:g} s"
-                    self._refuse(request, overloaded(reason))
+                reason = f"{depth} requests wait or run, and this one has waited for {patience:g} s"
+                self._refuse(queue.popleft(), overloaded(reason))
 
     def _refuse(self, request: Request | Unparsed, refusal: Refusal) -> None:
+        if request.is_gone or request.is_refused:
+            return
         self._refused += 1
         self._refused_in_all += 1
         self._metrics.record_shed("queue")
@@ -195,10 +190,6 @@ class Admission:
         """Of received bodies and unsent answers."""
         self._held: dict[Protocol, int] = {}
         self._rates: dict[str, tuple[float, float]] = {}
-
-    @property
-    def depth(self) -> int:
-        return self.answers.depth + self.pages.depth
 
     def connect(self, connection: Protocol) -> bool:
         """False if there are too many connections."""

@@ -27,12 +27,9 @@ READY_SECONDS, POLL_SECONDS = 120.0, 0.1
 def announce_when_ready(host: str, port: int) -> None:
     """Starts a thread that prints the address and one curl command when the service is ready."""
     address = f"http://{'127.0.0.1' if host in ('', '0.0.0.0') else host}:{port}"  # noqa: S104  # compared, not bound
-    text = f"The demo is served on {address}. Send it a drawn digit from another terminal:\n\n{curl_command(address)}\n"
+    command = f"curl {address}/predict --json '{json.dumps(QUESTION)}'"
+    text = f"The demo is served on {address}. Send it a drawn digit from another terminal:\n\n{command}\n"
     threading.Thread(target=_announce, args=(address, text), name="announce", daemon=True).start()
-
-
-def curl_command(address: str) -> str:
-    return f"curl {address}/predict --json '{json.dumps(QUESTION)}'"
 
 
 def _announce(address: str, text: str) -> None:

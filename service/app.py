@@ -18,7 +18,7 @@ from service.http.gateway import Gateway
 from service.http.pages import pages
 from service.jobs.job_service import JobService, Leader
 from service.predict.batching import Batcher
-from service.predict.cache import cache_for
+from service.predict.cache import RedisCache, cache_for
 from service.predict.predictor import Predictor
 from service.rollout.rollout import Rollout
 from service.settings import REMOVED, Settings
@@ -42,9 +42,9 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
 
     def book() -> None:
         """Updates metrics and the log for many requests at once: per request this would cost as much as an answer."""
-        metrics.queue_depth.set(admission.depth + batcher.depth)
+        metrics.queue_depth.set(admission.answers.depth + admission.pages.depth + batcher.depth)
         metrics.buffered.set(admission.held_bytes)
-        metrics.flush(log.dropped_lines)
+        metrics.flush(0 if writer is None else writer.dropped_lines)
         log.flush()
 
     batcher, cache = Batcher(settings, metrics), cache_for(settings, metrics)
@@ -58,8 +58,8 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
             asyncio.create_task(_repeat(admission.sweep, SWEEP_SECONDS)),
         ]
         await rollout.start()
-        if cache is not None:
-            cache.start()
+        if isinstance(cache, RedisCache):
+            tasks.append(asyncio.create_task(cache.watch()))
         if leader is not None:
             leader.start()
         gc.collect()
@@ -74,14 +74,14 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
                 await asyncio.to_thread(leader.stop)
             await batcher.close()
             await rollout.stop()
-            if cache is not None:
+            if isinstance(cache, RedisCache):
                 await cache.close()
             book()
 
-    answering = Predictor(settings, metrics, batcher, cache)
+    predictor = Predictor(settings, metrics, batcher, cache)
     admin = admin_routes(jobs, settings.data_root, rollout)
     others = pages(rollout, metrics, lifespan, bool(settings.api_keys), admin)
-    return Gateway(settings, metrics, rollout, answering, admission, log, others)
+    return Gateway(settings, metrics, rollout, predictor, admission, log, others)
 
 
 async def _repeat(step: Callable[[], None], seconds: float) -> None:

@@ -43,14 +43,14 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         "prometheus_client.multiprocess:mark_process_dead",
     ),
     "starlette": ("starlette.routing:Match.FULL", "starlette.routing:Route.matches"),
-    "fastapi": ("fastapi.openapi.utils:get_openapi", "fastapi.exceptions:RequestValidationError"),
+    "fastapi": ("fastapi:FastAPI.openapi", "fastapi.exceptions:RequestValidationError"),
 }
 CYCLE_ARGUMENTS = {
     "scope", "transport", "flow", "logger", "access_logger", "access_log", "default_headers", "message_event",
     "expect_100_continue", "keep_alive", "on_response",
 }  # fmt: skip
 PROTOCOL_ATTRIBUTES = (
-    "app_state", "client", "cycle", "expect_100_continue", "flow", "headers", "loop", "parser", "scheme", "server",
+    "client", "cycle", "expect_100_continue", "flow", "headers", "loop", "parser", "scheme", "server",
     "server_state", "tasks", "timeout_keep_alive", "transport", "url",
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""How HTTP reports errors: the one table of status codes, the headers, and the codes for errors of other layers.
+"""How HTTP reports errors: the one table of codes, the headers, and the codes for errors of other layers.
 
 `refusal_for` maps errors of sgformer, model_store and jobs to refusals. All other errors are faults of the service: the
 client learns nothing about them, and the log has the details.
@@ -15,44 +15,58 @@ from service.errors import Code, Refusal
 from service.jobs.ledger import InvalidSubmission, JobConflict, JobError, JobsUnavailable, UnknownJob
 from sgformer import NeighborhoodTooLarge, NewNodeError, SgformerError, UnknownNodeError
 
-STATUS: Mapping[str, int] = {
-    "not_json": 400,
-    "bad_encoding": 400,
-    "bad_http": 400,
-    "unauthorized": 401,
-    "forbidden": 403,
-    "not_found": 404,
-    "unknown_node": 404,
-    "unknown_version": 404,
-    "unknown_report": 404,
-    "unknown_job": 404,
-    "method_not_allowed": 405,
-    "slow_body": 408,
-    "conflict": 409,
-    "body_too_large": 413,
-    "batch_too_large": 413,
-    "neighborhood_too_large": 413,
-    "unsupported_media_type": 415,
-    "invalid": 422,
-    "no_answer": 422,
-    "overloaded": 429,
-    "head_too_large": 431,
-    "gone": 499,
-    "internal": 500,
-    "not_ready": 503,
-    "deadline": 503,
-    "too_many_connections": 503,
-    "jobs_unavailable": 503,
-    "store_busy": 503,
-    "store_unavailable": 503,
+CODES: Mapping[str, tuple[int, str]] = {
+    "not_json": (400, "answers admin"),
+    "bad_encoding": (400, "answers admin"),
+    "bad_http": (400, "answers admin"),
+    "unauthorized": (401, "answers models admin"),
+    "forbidden": (403, "answers models admin"),
+    "not_found": (404, "models admin"),
+    "unknown_node": (404, "answers"),
+    "unknown_version": (404, "models admin"),
+    "unknown_report": (404, "models"),
+    "unknown_job": (404, "admin"),
+    "method_not_allowed": (405, ""),
+    "slow_body": (408, "answers admin"),
+    "conflict": (409, "models admin"),
+    "body_too_large": (413, "answers admin"),
+    "batch_too_large": (413, "answers"),
+    "neighborhood_too_large": (413, "answers"),
+    "unsupported_media_type": (415, "answers admin"),
+    "invalid": (422, "answers models admin"),
+    "no_answer": (422, "answers"),
+    "overloaded": (429, "answers models admin"),
+    "head_too_large": (431, ""),
+    "gone": (499, ""),
+    "internal": (500, "answers models admin operations"),
+    "not_ready": (503, "answers models admin operations"),
+    "deadline": (503, "answers"),
+    "too_many_connections": (503, "answers models admin operations"),
+    "jobs_unavailable": (503, "admin"),
+    "store_busy": (503, "answers models admin operations"),
+    "store_unavailable": (503, "answers models admin operations"),
 }
-JOB_CODES: Mapping[type[JobError], Code] = {
+"""The status of each code, and the groups of routes whose documentation names it."""
+STATUS: Mapping[str, int] = {code: status for code, (status, _) in CODES.items()}
+CODES_OF_ERRORS: Mapping[type[Exception], Code] = {
     InvalidSubmission: "invalid",
     UnknownJob: "unknown_job",
     JobConflict: "conflict",
     JobsUnavailable: "jobs_unavailable",
+    UnknownNodeError: "unknown_node",
+    NeighborhoodTooLarge: "neighborhood_too_large",
+    SgformerError: "invalid",
+    UnknownVersion: "unknown_version",
+    UnknownModel: "unknown_version",
+    InvalidName: "unknown_version",
+    StoreBusy: "store_busy",
+    StoreUnavailable: "store_unavailable",
+    StoreError: "conflict",
 }
+"""The code for errors of other layers. A class comes before its base class: the first entry that fits counts."""
 RETRY_SECONDS = 1
+ERROR_CONTENT = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}}
+"""Of all error responses, in the OpenAPI document."""
 
 
 class HttpRefusal(Refusal):
@@ -73,22 +87,30 @@ def headers_for(refusal: Refusal) -> dict[str, str]:
 
 def refusal_for(error: BaseException) -> Refusal:
     """The refusal that the client gets for an error of another layer."""
-    if isinstance(error, Refusal | JobError):
-        return error if isinstance(error, Refusal) else Refusal(JOB_CODES[type(error)], str(error), **error.details)
+    if isinstance(error, Refusal):
+        return error
     if isinstance(error, asyncio.CancelledError):  # only a shutdown cancels requests
         return Refusal("not_ready", "the service is shutting down")
-    if isinstance(error, UnknownNodeError):
-        return Refusal("unknown_node", str(error), node=error.node)
-    if isinstance(error, NeighborhoodTooLarge):
-        return Refusal("neighborhood_too_large", str(error), item=error.item, size=error.size, limit=error.limit)
-    if isinstance(error, NewNodeError):
-        return Refusal("invalid", str(error), item=error.item)
-    if isinstance(error, SgformerError):
-        return Refusal("invalid", str(error))
-    if isinstance(error, UnknownVersion | UnknownModel | InvalidName):
-        return Refusal("unknown_version", str(error))
-    if isinstance(error, StoreUnavailable):
-        return Refusal("store_busy" if isinstance(error, StoreBusy) else "store_unavailable", str(error))
-    if isinstance(error, StoreError):
-        return Refusal("conflict", str(error))
+    for kind, code in CODES_OF_ERRORS.items():
+        if isinstance(error, kind):
+            return Refusal(code, str(error), **_details(error))
     return Refusal("internal", "something went wrong here, not with your request; the log has the details")
+
+
+def _details(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, JobError):
+        return error.details
+    if isinstance(error, UnknownNodeError):
+        return {"node": error.node}
+    if isinstance(error, NeighborhoodTooLarge):
+        return {"item": error.item, "size": error.size, "limit": error.limit}
+    return {"item": error.item} if isinstance(error, NewNodeError) else {}
+
+
+def error_responses(group: str) -> dict[int | str, dict[str, Any]]:
+    """The error responses of a group of routes, for FastAPI. The description of each status lists its codes."""
+    codes: dict[int | str, list[str]] = {}
+    for code, (status, groups) in sorted(CODES.items()):
+        if group in groups.split():
+            codes.setdefault(status, []).append(code)
+    return {status: {"description": ", ".join(names), "content": ERROR_CONTENT} for status, names in codes.items()}

@@ -10,28 +10,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from starlette.routing import Match
+from starlette.types import Message, Receive, Scope, Send
 
 from service.admission import Admission, Lane
 from service.errors import Refusal
 from service.http.errors import HttpRefusal, refusal_for
-from service.http.reply import GZIP_FROM_BYTES, JSON, Reply
+from service.http.reply import GZIP_FROM_BYTES, JSON, NPY, Reply
 from service.http.request import Request
 from service.http.security import Security
-from service.predict.predictor import Form, Predictor
+from service.predict.encoding import Form
+from service.predict.predictor import Predictor
 from service.rollout.rollout import Rollout
 from service.settings import Settings
 from service.telemetry.logs import AccessLog
 from service.telemetry.metrics import Metrics
 
 LOG = logging.getLogger("service.http.gateway")
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-NPY = "application/x-npy"
 ANSWERED_HERE = {"/predict", "/embed"}
 NOT_QUEUED = {"/health/live", "/health/ready", "/metrics"}
 """Routes that never wait: they are cheap, and operators need them most in an overload."""
@@ -44,13 +41,13 @@ class Gateway:
         settings: Settings,
         metrics: Metrics,
         rollout: Rollout,
-        answering: Predictor,
+        predictor: Predictor,
         admission: Admission,
         log: AccessLog,
         pages: Any,
     ) -> None:
         self._settings, self._metrics = settings, metrics
-        self._rollout, self._answering, self.admission = rollout, answering, admission
+        self._rollout, self._predictor, self.admission = rollout, predictor, admission
         self._security, self._log = Security(settings), log
         self._pages, self._probation = pages, rollout.probation
         self.body_seconds = settings.body_seconds
@@ -64,9 +61,8 @@ class Gateway:
         request.key = self._security.check(path, headers.get(b"authorization"))
         if path in ANSWERED_HERE:
             if request.method != "POST":
-                raise HttpRefusal(
-                    "method_not_allowed", f"{path} takes POST, not {request.method}", headers={"allow": "POST"}
-                )
+                message = f"{path} takes POST, not {request.method}"
+                raise HttpRefusal("method_not_allowed", message, headers={"allow": "POST"})
             self.admission.check_rate(request.key)
         if request.method == "POST":
             _check_content(headers)
@@ -98,7 +94,7 @@ class Gateway:
         """Counts and logs a request that the protocol has refused."""
         route = request.path
         if route not in ANSWERED_HERE:
-            route = self._route({"type": "http", "method": request.method, "path": route, "root_path": "", "headers": []})
+            route = self._route({"type": "http", "method": request.method, "path": route, "headers": []})
         if reply.status == 429 and route in ANSWERED_HERE:
             self.count_refusal(route, request.started)
         else:
@@ -118,7 +114,7 @@ class Gateway:
             reply = await self._reply(request)
             if self._probation.version is not None and (reply.status == 200 or reply.error == "internal"):
                 self._probation.record_answer(failed=reply.status != 200)  # other refusals are not the version's fault
-            if len(reply.content) >= GZIP_FROM_BYTES and request.accepts_gzip():
+            if len(reply.content) >= GZIP_FROM_BYTES and request.accepts(b"accept-encoding", b"gzip"):
                 reply = await reply.compressed()
             request.connection.reply(request, reply)
         finally:
@@ -127,19 +123,15 @@ class Gateway:
 
     async def _reply(self, request: Request) -> Reply:
         try:
-            npy = request.path == "/embed" and request.accepts(NPY.encode())
+            npy = request.path == "/embed" and request.accepts(b"accept", NPY.encode())
             form: Form = "predictions" if request.path == "/predict" else "npy" if npy else "embeddings"
-            answer = await self._answering.answer(self._rollout.current, request, form)
+            answer = await self._predictor.answer(self._rollout.current, request, form)
         except (Exception, asyncio.CancelledError) as error:  # every request gets an answer
             return self._reply_for(request, error)
         if not npy:
             return Reply(200, answer.content)
-        return Reply(
-            200,
-            answer.content,
-            NPY,
-            {f"x-sgf-{name.replace('_', '-')}": str(value) for name, value in answer.origin.items()},
-        )
+        origin = {f"x-sgf-{name.replace('_', '-')}": str(value) for name, value in answer.origin.items()}
+        return Reply(200, answer.content, NPY, origin)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """All routes of FastAPI, and the lifespan."""
@@ -153,7 +145,7 @@ class Gateway:
             scope["headers"] = [*scope["headers"], (b"content-type", JSON.encode())]
         status, sent, error = 0, 0, None
 
-        async def count_and_send(message: MutableMapping[str, Any]) -> None:
+        async def count_and_send(message: Message) -> None:
             nonlocal status, sent
             if message["type"] == "http.response.start":
                 request.place.release()  # an event stream may last for hours
@@ -205,10 +197,15 @@ class Gateway:
 
 def _check_content(headers: dict[bytes, bytes]) -> None:
     kind = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
-    if kind != b"application/json":
-        shown = kind.decode("latin-1")[:60]
-        raise Refusal("unsupported_media_type", f"the content type is {shown!r}, expected {JSON}")
     coding = headers.get(b"content-encoding", b"identity").lower()
-    if coding not in (b"gzip", b"identity"):
-        shown = coding.decode("latin-1")[:60]
-        raise Refusal("unsupported_media_type", f"the content encoding is {shown!r}, expected gzip or none")
+    if kind != b"application/json":
+        problem = f"the content type is {_quote(kind)}, expected {JSON}"
+    elif coding not in (b"gzip", b"identity"):
+        problem = f"the content encoding is {_quote(coding)}, expected gzip or none"
+    else:
+        return
+    raise Refusal("unsupported_media_type", problem)
+
+
+def _quote(value: bytes) -> str:
+    return repr(value.decode("latin-1")[:60])

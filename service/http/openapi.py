@@ -1,121 +1,82 @@
-"""The OpenAPI document: FastAPI's, with /predict and /embed, which are not FastAPI routes, and with all errors."""
+"""The OpenAPI document: FastAPI's, with examples that the version in service answers."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
+import orjson
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
-from pydantic.json_schema import models_json_schema
 
 from service.engines.served_model import ServedModel
-from service.http.errors import STATUS
-from service.http.examples import Form, answer_to_first, questions
+from service.predict import encoding
 from service.predict.questions import Question
-from sgformer_client.answers import ErrorAnswer, PredictAnswer
+from service.predict.results import NodeResults
+from sgformer_client.answers import ErrorAnswer
 
 LOG = logging.getLogger("service.http.openapi")
-TAGS = {
-    "answers": "Predictions and embeddings.",
-    "models": "The versions of the model.",
-    "admin": "Retraining and roll-back, with the admin token.",
-    "operations": "Health checks and metrics.",
-}
-"""Groups of routes, in the order of the page."""
-_STATUSES = {
-    "answers": (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503),
-    "models": (401, 403, 404, 409, 422, 500, 503),
-    "admin": (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503),
-    "operations": (500, 503),
-}
-"""The error statuses of each group."""
-_ONLY = {
-    "unknown_node": {"answers"},
-    "batch_too_large": {"answers"},
-    "neighborhood_too_large": {"answers"},
-    "no_answer": {"answers"},
-    "deadline": {"answers"},
-    "unknown_report": {"models"},
-    "unknown_version": {"models", "admin"},
-    "unknown_job": {"admin"},
-    "jobs_unavailable": {"admin"},
-    "not_found": {"models", "admin"},
-}
-"""Error codes that only some groups have; all others apply to every group."""
+MANY = 32
+"""Features or classes up to which an example lists them all."""
 
 
-class Documents:
-    """Keeps the document of the version in service."""
+class Document:
+    """`private`: answers need a key, so the document, which needs none, shows no ids of the graph."""
 
     def __init__(self, app: FastAPI, private: bool) -> None:
         self._app, self._private = app, private
-        self._cached: tuple[str | None, dict[str, Any]] | None = None
+        self._snapshot: str | None = ""  # whose examples the document has; at first it has none
 
     def of(self, model: ServedModel | None) -> dict[str, Any]:
-        identity = None if model is None else model.id
-        if self._cached is None or self._cached[0] != identity:
-            self._cached = identity, document(self._app, None if self._private else model)
-        return self._cached[1]
+        """The document for the version in service, or for no version."""
+        document = FastAPI.openapi(self._app)  # makes it once
+        snapshot = None if model is None else model.id
+        if self._snapshot != snapshot:
+            self._snapshot = snapshot
+            document["components"]["schemas"]["ErrorAnswer"] = ErrorAnswer.model_json_schema()
+            shown = None if self._private else model
+            _set_examples(document["paths"]["/predict"]["post"], shown, "predictions")
+            _set_examples(document["paths"]["/embed"]["post"], shown, "embeddings")
+        return document
 
 
-def document(app: FastAPI, model: ServedModel | None) -> dict[str, Any]:
-    """The document, with examples that the version in service answers."""
-    whole = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    _, definitions = models_json_schema(
-        [(Question, "validation"), (PredictAnswer, "serialization"), (ErrorAnswer, "serialization")],
-        ref_template="#/components/schemas/{model}",
-    )
-    schemas = whole.setdefault("components", {}).setdefault("schemas", {})
-    schemas |= definitions.get("$defs", {})
-    whole["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    about = "Predictions for nodes of the graph and for new nodes."
-    whole["paths"]["/predict"] = {"post": _operation("predict", about, model, _json_answer(model, "predictions"))}
-    content = _json_answer(model, "embeddings")
-    content["application/x-npy"] = {"schema": {"type": "string", "format": "binary"}}
-    whole["paths"]["/embed"] = {"post": _operation("embed", "Embeddings of the same nodes.", model, content)}
-    whole["tags"] = [{"name": name, "description": about} for name, about in TAGS.items()]
-    for name, path in whole["paths"].items():
-        for operation in path.values():
-            if name.startswith("/admin"):
-                operation["security"] = [{"key": []}]
-            operation["responses"].pop("422", None)  # FastAPI's shape of errors, not ours
-            operation["responses"] = _errors(operation["tags"][0]) | operation["responses"]
-    return whole
-
-
-def _operation(name: str, about: str, model: ServedModel | None, content: dict[str, Any]) -> dict[str, Any]:
-    body = {"application/json": {"schema": {"$ref": "#/components/schemas/Question"}, "examples": questions(model)}}
-    return {
-        "operationId": name,
-        "summary": about,
-        "tags": ["answers"],
-        "security": [{}, {"key": []}],
-        "requestBody": {"required": True, "content": body},
-        "responses": {"200": {"description": "The answers.", "content": content}},
-    }
-
-
-def _json_answer(model: ServedModel | None, form: Form) -> dict[str, Any]:
-    schema: dict[str, Any] = {"schema": {"$ref": "#/components/schemas/PredictAnswer"}}
+def _set_examples(operation: dict[str, Any], model: ServedModel | None, form: encoding.Form) -> None:
+    questions = _questions(model)
+    operation["requestBody"]["content"]["application/json"]["examples"] = questions
+    answer = operation["responses"]["200"]["content"]["application/json"]
+    answer.pop("examples", None)
     if model is not None:
         try:
-            schema["examples"] = {"known": {"summary": "to the first example", "value": answer_to_first(model, form)}}
+            value = _answer(model, Question(**questions["known"]["value"]), form)
+            answer["examples"] = {"known": {"summary": "to the first example", "value": value}}
         except Exception:  # the document is complete without an example
             LOG.exception("the OpenAPI document has no example of an answer")
-    return {"application/json": schema}
 
 
-def _errors(tag: str) -> dict[str, Any]:
-    possible = sorted(code for code in STATUS if tag in _ONLY.get(code, (tag,)))
-    codes = {status: [code for code in possible if STATUS[code] == status] for status in _STATUSES[tag]}
+def _questions(model: ServedModel | None) -> dict[str, Any]:
+    if model is None:
+        return {"known": {"value": {"nodes": [0]}}}
+    ids = model.snapshot.node_ids
+    first = list(range(min(2, model.num_nodes))) if ids is None else ids.names(range(min(2, model.num_nodes)))
+    width = model.config.in_features
+    features: Any = [0.0] * width if width <= MANY else {"indices": [0], "values": [1.0]}
+    new = {"id": "a", "features": features, "neighbors": first}
+    likely = {} if model.config.task == "regression" else {"top_k": 1}
+    few = {"probabilities": False, "top_k": 3} if likely and model.config.out_features > MANY else {}
+    joint = {"new_nodes": [new, new | {"id": "b", "neighbors": []}], "edges": [["a", "b"]], "joint": True}
+    frozen = {"new_nodes": [new], "mode": "frozen"}
     return {
-        str(status): {"description": ", ".join(names), "content": {"application/json": _error(names)}}
-        for status, names in codes.items()
+        "known": {"summary": "nodes of the graph", "value": {"nodes": first, **few}},
+        "new": {"summary": "a new node", "value": {"new_nodes": [new], **likely}},
+        "joint": {"summary": "two new nodes with a link between them", "value": joint | likely},
+        "frozen": {"summary": "a new node, without recomputing its neighbours", "value": frozen | likely},
     }
 
 
-def _error(codes: list[str]) -> dict[str, Any]:
-    sentence = "what was wrong, and what was expected"
-    shown = {code: {"value": {"error": sentence, "code": code, "details": {}}} for code in codes}
-    return {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}, "examples": shown}
+def _answer(model: ServedModel, question: Question, form: encoding.Form) -> Any:
+    """Raises what computing an answer raises."""
+    embeddings = form == "embeddings"
+    known = model.known(model.rows(question.nodes), embeddings)
+    exactness = model.exactness("exact", embeddings)
+    parts = [(question.nodes, NodeResults.of(known, model.config.task, 0.0, exactness))]
+    encoding.check_finite(parts)
+    return orjson.loads(encoding.encode(model, question, parts, form))

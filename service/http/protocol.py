@@ -16,13 +16,13 @@ from collections import deque
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.admission import Admission, Place
-from service.errors import Refusal
+from service.errors import Code, Refusal
 from service.http.errors import HttpRefusal, refusal_for
 from service.http.reply import Reply
-from service.http.request import Request, Unparsed, head_without_upgrade, new_request_id, origin_form
+from service.http.request import Request, Unparsed, asgi_cycle, head_without_upgrade, new_request_id, origin_form
 
 LOG = logging.getLogger("service.http.protocol")
 UNREAD_SECONDS = 30.0
@@ -49,9 +49,8 @@ class Protocol(HttpToolsProtocol):
     """When the event loop's clock passes it, `time_out` is called."""
     refused_at = float("-inf")
     """When admission last refused a request of this connection."""
-    _in_head, _in_body, _has_begun, _head_bytes = False, False, False, 0
-    _body_bytes, _unsent_bytes, _dropped_bytes, _unread_before = 0, 0, 0, 0
-    _leaving, _close_after_body = False, False
+    _in_head = _in_body = _has_begun = _leaving = _close_after_body = False
+    _head_bytes = _body_bytes = _unsent_bytes = _dropped_bytes = _unread_before = 0
     _request: Request | None = None
     """The request that is received, waits or is answered."""
     _receiving: Request | None = None
@@ -62,7 +61,6 @@ class Protocol(HttpToolsProtocol):
         self._gateway: Any = self.app
         self._admission: Admission = self._gateway.admission
         self._later: deque[Request] = deque()
-        self._lane = self._admission.answers
         self._unparsed: Unparsed | None = None
         self._place: Place | None = None
         """Of the request that is being parsed, if it has waited unparsed."""
@@ -85,12 +83,12 @@ class Protocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._hold_unsent(self.transport.get_write_buffer_size())
+        self._hold(self._body_bytes, self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._hold_unsent(0)
-        if self._request is None and not (self._in_head or self._in_body):
+        self._hold(self._body_bytes, 0)
+        if self._is_idle:
             self.deadline = self.loop.time() + self.timeout_keep_alive
 
     def data_received(self, data: bytes) -> None:
@@ -98,9 +96,9 @@ class Protocol(HttpToolsProtocol):
             self._unparsed.rest += data
             if len(self._unparsed.rest) > HEAD_BYTES:
                 self.flow.pause_reading()
-        elif self._lane.is_busy and self._is_idle and (unparsed := Unparsed.of(self, data)):
+        elif self._admission.answers.is_busy and self._is_idle and (unparsed := Unparsed.of(self, data)):
             self._unparsed, self.deadline = unparsed, NEVER
-            self._lane.arrive(unparsed)
+            self._admission.answers.arrive(unparsed)
         else:
             self._parse(data)
 
@@ -181,7 +179,7 @@ class Protocol(HttpToolsProtocol):
             return
         request.body += body
         if len(request.body) > SMALL_BODY_BYTES:
-            self._hold_bodies(self._body_bytes + len(body))
+            self._hold(self._body_bytes + len(body), self._unsent_bytes)
         try:
             self._gateway.check_length(request, len(request.body))
         except Refusal as refusal:
@@ -204,7 +202,7 @@ class Protocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
         self._request = None
-        self._hold_bodies(sum(len(later.body) for later in self._later))
+        self._release_body()
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
@@ -212,7 +210,7 @@ class Protocol(HttpToolsProtocol):
             self._begin(self._later.popleft())
         elif self.flow.write_paused:
             self._unread_before, self.deadline = self.transport.get_write_buffer_size(), self.loop.time() + UNREAD_SECONDS
-        elif not (self._in_head or self._in_body):
+        elif self._is_idle:
             self.deadline = self.loop.time() + self.timeout_keep_alive
 
     def _begin(self, request: Request) -> None:
@@ -232,19 +230,17 @@ class Protocol(HttpToolsProtocol):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _arrive(self, request: Request) -> None:
-        if self._place is not None:
+        if self._place is not None:  # the request has waited unparsed
             request.place, self._place = self._place, None
             self.start(request)
-            return
-        lane = self._gateway.lane(request)
-        if lane is None:
-            self.start(request)
-        else:
+        elif lane := self._gateway.lane(request):
             lane.arrive(request)
+        else:
+            self.start(request)
 
     def start(self, request: Request) -> None:
         """Makes the request a task. From now on its body does not count against the budget."""
-        self._hold_bodies(sum(len(later.body) for later in self._later))
+        self._release_body()
         if self._gateway.answers(request):
             task = self.loop.create_task(self._gateway.answer(request))
             task.add_done_callback(self.tasks.discard)
@@ -258,13 +254,14 @@ class Protocol(HttpToolsProtocol):
 
     def reply(self, request: Request, reply: Reply) -> None:
         """Writes the answer of a request that runs."""
-        if not request.is_gone:
-            if self.cycle is not None:  # an ASGI route that failed
-                self.cycle.response_started = self.cycle.response_complete = True
-            self._write(reply, request.id, request.keep_alive, request.method)
-            if not request.keep_alive:
-                self.transport.close()
-            self.on_response_complete()
+        if request.is_gone:
+            return
+        if self.cycle is not None:  # an ASGI route that failed
+            self.cycle.response_started = self.cycle.response_complete = True
+        self._write(reply, request.id, request.keep_alive, request.method)
+        if not request.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
 
     def refuse(self, request: Request, refusal: Refusal) -> None:
         """Answers a request that does not run. Aborts the connection if the client does not read, or waits for others."""
@@ -279,8 +276,7 @@ class Protocol(HttpToolsProtocol):
         self._write(reply, request.id, keep, request.method)
         if not keep and (request.is_complete or request.expects_continue):
             self.transport.close()
-        elif not keep:
-            self._close_after_body = True
+        self._close_after_body = not keep
         self.on_response_complete()
 
     def cut_off(self, refusal: Refusal) -> None:
@@ -295,10 +291,8 @@ class Protocol(HttpToolsProtocol):
         self.deadline = NEVER
         if self.flow.write_paused:
             self._time_out_reader()
-        elif self._in_body and self._receiving is not None and self._receiving is self._request:
-            message = f"the body did not arrive within {self._gateway.body_seconds:g} s"
-            self.refuse(self._request, HttpRefusal("slow_body", message, closes=True))
-            self.transport.close()
+        elif self._in_body and self._request is not None and self._receiving is self._request:
+            self._give_up("slow_body", f"the body did not arrive within {self._gateway.body_seconds:g} s")
         elif self._in_head or self._in_body:
             self.transport.abort()
         else:
@@ -314,21 +308,26 @@ class Protocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         self._leaving = True
         if self._request is None:
-            self.loop.call_later(LAST_REQUEST_SECONDS, self._close_if_idle)
+            self.loop.call_later(LAST_REQUEST_SECONDS, self._close_if_unused)
             return
         self._request.keep_alive = False
         if self.cycle is not None:
             self.cycle.keep_alive = False
         self.loop.call_later(LAST_BODY_SECONDS, self._refuse_incomplete)
 
-    def _close_if_idle(self) -> None:
+    def _close_if_unused(self) -> None:
         if self._request is None and self._unparsed is None and not self.transport.is_closing():
             self.transport.close()
 
     def _refuse_incomplete(self) -> None:
         if self._request is not None and not self._request.is_complete:
-            self.refuse(self._request, HttpRefusal("not_ready", "the service is shutting down", closes=True))
-            self.transport.close()
+            self._give_up("not_ready", "the service is shutting down")
+
+    def _give_up(self, code: Code, message: str) -> None:
+        """Refuses the request whose body has not arrived, and closes the connection."""
+        assert self._request is not None  # noqa: S101  # both callers have looked
+        self.refuse(self._request, HttpRefusal(code, message, closes=True))
+        self.transport.close()
 
     def _hang_up(self, refusal: Refusal) -> None:
         name = new_request_id()
@@ -341,7 +340,7 @@ class Protocol(HttpToolsProtocol):
         data, unsent = reply.encode(headers, request_id, keep, method != "HEAD"), self._unsent_bytes
         self.transport.write(data)
         if self.flow.write_paused:  # the transport keeps all of it until the last byte is sent
-            self._hold_unsent(unsent + len(data))
+            self._hold(self._body_bytes, unsent + len(data))
 
     def _without_upgrade(self) -> bytes:
         """The head that was just parsed, for a parser that has not seen it."""
@@ -352,45 +351,11 @@ class Protocol(HttpToolsProtocol):
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         return head_without_upgrade(method, self.url, version, self.headers)
 
-    def _hold_bodies(self, count: int) -> None:
-        if count != self._body_bytes:
-            self._body_bytes = count
-            self._admission.hold(self, self._body_bytes + self._unsent_bytes)
+    def _release_body(self) -> None:
+        """Only the bodies of later requests count against the budget from now on."""
+        if self._body_bytes:
+            self._hold(sum(len(later.body) for later in self._later), self._unsent_bytes)
 
-    def _hold_unsent(self, count: int) -> None:
-        self._unsent_bytes = count
-        self._admission.hold(self, self._body_bytes + self._unsent_bytes)
-
-
-def asgi_cycle(protocol: HttpToolsProtocol, request: Request) -> RequestResponseCycle:
-    """What uvicorn runs an ASGI application with, for one request."""
-    path, _, query = request.target.partition(b"?")
-    scope: Any = {
-        "type": "http",
-        "asgi": {"version": protocol.asgi_version, "spec_version": "2.3"},
-        "http_version": request.version,
-        "server": protocol.server,
-        "client": protocol.client,
-        "scheme": protocol.scheme,
-        "method": request.method,
-        "root_path": "",
-        "path": request.path,
-        "raw_path": path,
-        "query_string": query,
-        "headers": request.headers,
-        "state": protocol.app_state.copy(),
-        "sgf.request": request,
-    }
-    return RequestResponseCycle(
-        scope=scope,
-        transport=protocol.transport,
-        flow=protocol.flow,
-        logger=protocol.logger,
-        access_logger=protocol.access_logger,
-        access_log=False,
-        default_headers=protocol.server_state.default_headers,
-        message_event=asyncio.Event(),
-        expect_100_continue=False,
-        keep_alive=request.keep_alive,
-        on_response=protocol.on_response_complete,
-    )
+    def _hold(self, body_bytes: int, unsent_bytes: int) -> None:
+        self._body_bytes, self._unsent_bytes = body_bytes, unsent_bytes
+        self._admission.hold(self, body_bytes + unsent_bytes)

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from service.errors import Refusal
 from service.http.errors import STATUS, headers_for
 
-JSON = "application/json"
+JSON, NPY = "application/json", "application/x-npy"
 GZIP_FROM_BYTES = 1024
 THREAD_FROM_BYTES = 64 * 1024
 """A larger answer is compressed in a thread, while the event loop answers other requests."""

@@ -7,10 +7,11 @@ import random
 import re
 import time
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import httptools
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from service.admission import Place
 from service.errors import Refusal
@@ -69,11 +70,10 @@ class Request:
         body, self.body = self.body, bytearray()
         return _unzip(body, limit) if self.named.get(b"content-encoding", b"").lower() == b"gzip" else body
 
-    def accepts(self, media_type: bytes) -> bool:
-        return _accepts(self.named.get(b"accept", b""), media_type)
-
-    def accepts_gzip(self) -> bool:
-        return _accepts(self.named.get(b"accept-encoding", b""), b"gzip")
+    def accepts(self, header: bytes, value: bytes) -> bool:
+        """True if the header names the value, and not with a quality of zero, as in `gzip;q=0`."""
+        accepted = self.named.get(header, b"")
+        return value in accepted and not (b"q=0" in accepted and re.search(re.escape(value) + _NO_QUALITY, accepted))
 
     def start(self, place: Place) -> None:
         self.place = place
@@ -142,11 +142,6 @@ def new_request_id() -> str:
     return f"{random.getrandbits(64):016x}"  # no secret
 
 
-def _accepts(header: bytes, value: bytes) -> bool:
-    """True if the header names the value, and not with a quality of zero, as in `gzip;q=0`."""
-    return value in header and not (b"q=0" in header and re.search(re.escape(value) + _NO_QUALITY, header))
-
-
 def _unzip(body: bytes | bytearray, limit: int) -> bytes:
     """Decompresses at most `limit` bytes, however small the body is. Raises Refusal."""
     unpacker = zlib.decompressobj(31)
@@ -175,3 +170,34 @@ def head_without_upgrade(method: bytes, target: bytes, version: str, headers: li
     if any(b"close" in value.lower() for name, value in headers if name == b"connection"):
         kept.append(b"connection: close\r\n")
     return b"%b %b HTTP/%b\r\n%b\r\n" % (method, target, version.encode(), b"".join(kept))
+
+
+def asgi_cycle(protocol: Protocol, request: Request) -> RequestResponseCycle:
+    """What uvicorn runs an ASGI application with, for one request."""
+    scope: Any = {
+        "type": "http",
+        "asgi": {"version": protocol.asgi_version, "spec_version": "2.3"},
+        "http_version": request.version,
+        "server": protocol.server,
+        "client": protocol.client,
+        "scheme": protocol.scheme,
+        "method": request.method,
+        "root_path": "",
+        "path": request.path,
+        "query_string": request.target.partition(b"?")[2],
+        "headers": request.headers,
+        "sgf.request": request,
+    }
+    return RequestResponseCycle(
+        scope=scope,
+        transport=protocol.transport,
+        flow=protocol.flow,
+        logger=protocol.logger,
+        access_logger=protocol.access_logger,
+        access_log=False,
+        default_headers=protocol.server_state.default_headers,
+        message_event=asyncio.Event(),
+        expect_100_continue=False,
+        keep_alive=request.keep_alive,
+        on_response=protocol.on_response_complete,
+    )

@@ -29,40 +29,10 @@ ENTRY_BYTES = 300
 """Memory of an entry of the local cache besides its value."""
 
 
-class Cache:
-    """The interface of both caches."""
-
-    kind: str
-
-    @property
-    def available(self) -> bool:
-        """False during the backoff after a failure."""
-        return True
-
-    def start(self) -> None:
-        """Called once the event loop runs."""
-
-    async def get(self, key: str) -> bytes | None:
-        raise NotImplementedError
-
-    def put(self, key: str, value: bytes) -> None:
-        """Returns at once; the value is written in the background."""
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        """Drops unfinished writes."""
-
-
-def cache_for(settings: Settings, metrics: Metrics) -> Cache | None:
-    if settings.redis_url:
-        return RedisCache(settings, metrics)
-    return LocalCache(settings.cache_bytes) if settings.cache_bytes else None
-
-
-class LocalCache(Cache):
+class LocalCache:
     """The most recently used answers of this process, up to a limit in bytes."""
 
-    kind = "local"
+    kind, available = "local", True
 
     def __init__(self, limit: int) -> None:
         self._limit, self._size = limit, 0
@@ -84,7 +54,7 @@ class LocalCache(Cache):
             self._size -= len(self._values.popitem(last=False)[1]) + ENTRY_BYTES
 
 
-class RedisCache(Cache):
+class RedisCache:
     """Shared by all workers. After a failure it is not used for a while, with exponential backoff."""
 
     kind = "redis"
@@ -106,14 +76,11 @@ class RedisCache(Cache):
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self._unused_until, self._read_only_until = 0.0, 0.0
         self._writes: set[asyncio.Task[None]] = set()
-        self._pulse: asyncio.Task[None] | None = None
 
     @property
     def available(self) -> bool:
+        """False during the backoff after a failure."""
         return time.monotonic() >= self._unused_until
-
-    def start(self) -> None:
-        self._pulse = asyncio.create_task(self._check_health())
 
     async def get(self, key: str) -> bytes | None:
         try:
@@ -129,6 +96,7 @@ class RedisCache(Cache):
         return value
 
     def put(self, key: str, value: bytes) -> None:
+        """Returns at once; a task writes the value."""
         can_write = self.available and len(self._writes) < MAX_WRITES and time.monotonic() >= self._read_only_until
         if can_write and len(value) <= MAX_VALUE_BYTES:
             task = asyncio.get_running_loop().create_task(self._write(key, value))
@@ -151,14 +119,14 @@ class RedisCache(Cache):
             self._note_failure(error)
 
     async def close(self) -> None:
-        for task in (self._pulse, *self._writes):
-            if task is not None:
-                task.cancel()
+        """Drops unfinished writes."""
+        for task in self._writes:
+            task.cancel()
         with suppress(Exception):  # the process ends anyway
             await self._client.aclose()
 
-    async def _check_health(self) -> None:
-        """Keeps the gauge correct while no request uses the cache."""
+    async def watch(self) -> None:
+        """Keeps the gauge correct while no request uses the cache, until it is cancelled."""
         while True:
             await asyncio.sleep(PULSE_SECONDS)
             if self.available:
@@ -199,3 +167,12 @@ def _unpack(stored: bytes) -> bytes | None:
     except zlib.error:
         return None
     return value if decoder.eof else None
+
+
+Cache = LocalCache | RedisCache
+
+
+def cache_for(settings: Settings, metrics: Metrics) -> Cache | None:
+    if settings.redis_url:
+        return RedisCache(settings, metrics)
+    return LocalCache(settings.cache_bytes) if settings.cache_bytes else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import orjson
@@ -22,6 +22,7 @@ from service.predict.results import NodeResults
 
 FORMAT = 2
 """Increased when the bytes of answers change, so that cached answers of another release are not served."""
+Form = Literal["predictions", "embeddings", "npy"]
 Ids = Sequence[int | str]
 Columns = dict[bytes, Iterable[Any]]
 """Columns by the template of their field. A column has a JSON value, or a number, per node."""
@@ -29,28 +30,20 @@ Part = tuple[Ids, NodeResults]
 """Nodes, by the ids of the request, and their results."""
 
 
-def predictions_json(model: ServedModel, question: Question, parts: Sequence[Part]) -> bytes:
+def encode(model: ServedModel, question: Question, parts: Sequence[Part], form: Form) -> bytes:
+    if form == "npy":
+        buffer = io.BytesIO()
+        np.save(buffer, np.concatenate([results.embeddings for _, results in parts]).astype("<f4", copy=False))
+        return buffer.getvalue()
     objects = []
     for ids, results in parts:
-        columns = _nodes(ids) | _TASK_COLUMNS[model.config.task](model, question, results)
-        if question.embeddings:
+        columns = _nodes(ids)
+        if form == "predictions":
+            columns |= _TASK_COLUMNS[model.config.task](model, question, results)
+        if form == "embeddings" or question.embeddings:
             columns[b'"embedding":[%b]'] = _rows(results.embeddings)
-        objects.append(_objects(columns, _exactness(results)))
-    return _document(model, objects)
-
-
-def embeddings_json(model: ServedModel, parts: Sequence[Part]) -> bytes:
-    objects = [
-        _objects(_nodes(ids) | {b'"embedding":[%b]': _rows(results.embeddings)}, _exactness(results))
-        for ids, results in parts
-    ]
-    return _document(model, objects)
-
-
-def embeddings_npy(parts: Sequence[Part]) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, np.concatenate([results.embeddings for _, results in parts]).astype("<f4", copy=False))
-    return buffer.getvalue()
+        objects.append(_objects(columns, b',"exactness":"%b"' % results.exactness.encode()))
+    return b"".join((model.derive(_origin), b',"predictions":[', b",".join(objects), b"]}"))
 
 
 def check_finite(parts: Sequence[Part]) -> None:
@@ -59,10 +52,6 @@ def check_finite(parts: Sequence[Part]) -> None:
         row = results.first_row_not_finite()
         if row is not None:
             raise Refusal("no_answer", f"the model has no finite answer for node {ids[row]!r}", node=ids[row])
-
-
-def _document(model: ServedModel, objects: Sequence[bytes]) -> bytes:
-    return b"".join((model.derive(_origin), b',"predictions":[', b",".join(objects), b"]}"))
 
 
 def _origin(model: ServedModel) -> bytes:
@@ -118,10 +107,6 @@ def _regression(_model: ServedModel, _question: Question, results: NodeResults) 
 
 
 _TASK_COLUMNS = {"multiclass": _multiclass, "multilabel": _multilabel, "regression": _regression}
-
-
-def _exactness(results: NodeResults) -> bytes:
-    return b',"exactness":"%b"' % results.exactness.encode()
 
 
 def _nodes(ids: Ids) -> Columns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,15 +14,13 @@ from service.http.request import Request
 from service.predict import encoding
 from service.predict.batching import Batcher
 from service.predict.cache import Cache
-from service.predict.encoding import Part
+from service.predict.encoding import Form, Part
 from service.predict.questions import NewNode, NodeId, Question, SparseFeatures, parse_question
 from service.predict.rows import KnownRows, NewRows
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
 from sgformer import NeighborhoodTooLarge, NewNodeError, NewNodes, SparseRows
 from sgformer.features import MixedRows
-
-Form = Literal["predictions", "embeddings", "npy"]
 
 
 class Answer(NamedTuple):
@@ -33,8 +31,7 @@ class Answer(NamedTuple):
 
 class Predictor:
     def __init__(self, settings: Settings, metrics: Metrics, batcher: Batcher, cache: Cache | None) -> None:
-        self._settings, self._batcher, self._cache = settings, batcher, cache
-        self._metrics = metrics
+        self._settings, self._metrics, self._batcher, self._cache = settings, metrics, batcher, cache
 
     async def answer(self, current: Callable[[], ServedModel], request: Request, form: Form) -> Answer:
         """Raises Refusal and the domain's errors.
@@ -90,9 +87,7 @@ class Predictor:
         self._metrics.record_stage("compute", seconds)
         self._metrics.record_stage("queue", answered - start - seconds)
         try:
-            if form == "predictions":
-                return encoding.predictions_json(model, question, parts)
-            return encoding.embeddings_npy(parts) if form == "npy" else encoding.embeddings_json(model, parts)
+            return encoding.encode(model, question, parts, form)
         finally:
             self._metrics.record_stage("encode", time.perf_counter() - answered)
 

@@ -40,7 +40,8 @@ class Rollout:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings, self._metrics = settings, metrics
         self.probation = Probation(settings, metrics)
-        self._model: ServedModel | None = None
+        self.model: ServedModel | None = None
+        """The version in service."""
         self._failed: Live | None = None
         """The version that could not be loaded. The next attempt is at `_retry_at`, after a pause of `_pause`."""
         self._pause, self._retry_at = 0.0, 0.0
@@ -50,22 +51,18 @@ class Rollout:
 
     def current(self) -> ServedModel:
         """Raises Refusal (not_ready)."""
-        if self._model is not None:
-            return self._model
+        if self.model is not None:
+            return self.model
         if self.failure is None:
             raise Refusal("not_ready", "no version of the model is live yet")
         if self.failure["version"] is None:
             raise Refusal("not_ready", "there is no model to serve yet")
         raise Refusal("not_ready", f"version {self.failure['version']} could not be taken into service")
 
-    @property
-    def ready(self) -> bool:
-        return self._model is not None
-
     def versions(self) -> ModelVersions:
         """The versions of the model to serve. Raises StoreError if there is no such model."""
         store = Store(self._settings.store, LOCK_SECONDS)
-        served = None if self._model is None else self._model.name  # the store may have several models by now
+        served = None if self.model is None else self.model.name  # the store may have several models by now
         return store.model(self._settings.model or served or store.only_model())
 
     async def start(self) -> None:
@@ -76,8 +73,8 @@ class Rollout:
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        if self._model is not None:
-            self._model.retire()
+        if self.model is not None:
+            self.model.retire()
 
     async def _watch(self) -> None:
         while True:
@@ -97,7 +94,7 @@ class Rollout:
         versions, live = await asyncio.to_thread(self._read_live)
         if live is None or (live == self._failed and time.monotonic() < self._retry_at):
             return
-        if self._model is not None and live == (self._model.version, self._model.id):
+        if self.model is not None and live == (self.model.version, self.model.id):
             self._failed, self.failure = None, None
             await asyncio.to_thread(self.probation.check, versions)
             return
@@ -127,7 +124,7 @@ class Rollout:
             return versions, (version, None)
 
     def _swap(self, model: ServedModel) -> None:
-        old, self._model = self._model, model
+        old, self.model = self.model, model
         self._failed, self.failure = None, None
         manifest = model.snapshot.manifest
         created, edges = datetime.fromisoformat(manifest.created).timestamp(), manifest.sizes.adjacency_entries // 2
@@ -144,7 +141,7 @@ class Rollout:
         if version is None and last is not None and last["error"] == self.failure["error"]:
             return  # logged before: this check runs every `poll_seconds`
         event = "the check for a version to serve failed" if version is None else f"version {version} is not loaded"
-        state = "no version is in service" if self._model is None else f"version {self._model.version} stays in service"
+        state = "no version is in service" if self.model is None else f"version {self.model.version} stays in service"
         trace = None if isinstance(error, StoreError | EngineError) else error  # the text of these says everything
         level, name = logging.WARNING if version is None else logging.ERROR, type(error).__name__
         LOG.log(level, "%s (%s: %s); %s, next attempt in %g s", event, name, error, state, pause, exc_info=trace)

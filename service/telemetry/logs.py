@@ -107,10 +107,6 @@ class AccessLog:
         self._writer = writer
         self._lines: list[bytes] = []
 
-    @property
-    def dropped_lines(self) -> int:
-        return 0 if self._writer is None else self._writer.dropped_lines
-
     def flush(self) -> None:
         if self._writer is not None and self._lines:
             lines, self._lines = self._lines, []

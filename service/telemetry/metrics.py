@@ -86,7 +86,9 @@ class Metrics:
         self.retrain_jobs = counter("sgf_retrain_jobs_total", "Retraining jobs that entered a state.", ["state"])
 
     def _declare_state(self) -> None:
-        gauge = self._gauge
+        def gauge(name: str, merge: Merge, about: str, labels: Sequence[str] = ()) -> Gauge:
+            return Gauge(name, about, labels, registry=self.registry, multiprocess_mode=merge)
+
         self.queue_depth = gauge("sgf_queue_depth", "livesum", "Requests that wait or run.")
         self.buffered = gauge("sgf_buffered_bytes", "livesum", "Request bodies and unread responses in memory.")
         self.cache_up = gauge("sgf_cache_up", "livemin", "0 if the last use of Redis failed.")
@@ -107,9 +109,6 @@ class Metrics:
         self.retrain_workers = gauge("sgf_retrain_workers", "livemostrecent", "Connected processes that can train.")
         self.retrain_epoch = gauge("sgf_retrain_epoch", "livemostrecent", "Epoch of the running retraining job.")
         self.build = gauge("sgf_build_info", "livemax", "Version of this software.", ["version"])
-
-    def _gauge(self, name: str, merge: Merge, about: str, labels: Sequence[str] = ()) -> Gauge:
-        return Gauge(name, about, labels, registry=self.registry, multiprocess_mode=merge)
 
     def _set_initial_values(self) -> None:
         """Counters start at 0: Prometheus sees no increase in a series that first appears as 1."""

@@ -17,9 +17,10 @@ import pytest
 
 from service.settings import THREAD_LIMITS
 from service.telemetry.process_info import identity, remove_leftovers
+from tests.service.http.raw import connect, request
 from tests.service.serving import in_processes, until
 
-QUESTION = b'POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 14\r\n\r\n{"nodes": [1]}'
+QUESTION = request()
 NO_TORCH = """
 import asyncio, sys
 from pathlib import Path
@@ -185,11 +186,7 @@ def test_logs_are_json_lines_without_payloads(store: Path) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sigterm_lets_requests_finish(store: Path, workers: int) -> None:
     """One request has come half, one connection is kept: both get their answers, and then the processes are gone."""
-    with (
-        in_processes(store, workers=workers) as (client, process, _lines),
-        client_of(client) as kept,
-        client_of(client) as half,
-    ):
+    with in_processes(store, workers=workers) as (client, process, _lines), connect(client) as kept, connect(client) as half:
         assert asked(kept, QUESTION).startswith(b"HTTP/1.1 200")
         half.sendall(QUESTION[:-5])
         until(lambda: "sgf_requests_total" in client.get("/metrics").text)
@@ -202,22 +199,13 @@ def test_sigterm_lets_requests_finish(store: Path, workers: int) -> None:
 
 
 def test_a_request_that_is_cut_off_by_the_shutdown_gets_an_answer_too(store: Path) -> None:
-    with (
-        in_processes(store, deadline_seconds="1", body_seconds="60") as (client, process, _lines),
-        client_of(client) as half,
-    ):
+    with in_processes(store, deadline_seconds="1", body_seconds="60") as (client, process, _lines), connect(client) as half:
         half.sendall(QUESTION[:-5])
         until(lambda: "sgf_requests_total" in client.get("/metrics").text)
         process.send_signal(signal.SIGTERM)
         head, _, body = asked(half, b"").partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503")
     assert json.loads(body) == {"error": "the service is shutting down", "code": "not_ready", "details": {}}
-
-
-def client_of(client: httpx.Client) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", client.base_url.port or 0))
-    connection.settimeout(60)
-    return connection
 
 
 def asked(connection: socket.socket, content: bytes) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from model_store import Store
 from service.predict.predictor import _refusal_with_id
 from sgformer import NeighborhoodTooLarge
 from tests.model_store.samples import small_contents
+from tests.service.http.raw import connect, read_response
 from tests.service.serving import in_thread, refused
 
 NEW = {"id": "a", "features": [1.0] * 5, "neighbors": [1]}
@@ -24,84 +24,59 @@ def changed(**parts: Any) -> dict[str, Any]:
     return {"new_nodes": [NEW | parts]}
 
 
+LARGE = [
+    ({"new_nodes": [NEW, NEW | {"id": "b"}], "joint": True, "edges": [["a", "b"]] * 20_001}, "20,001 edges in one"),
+    ({"nodes": [1] * 1001}, "1,001 nodes in one request, the limit is 1,000"),
+    (changed(neighbors=[1] * 20_001), "20,001 neighbours in one request, the limit is 20,000"),
+]
+UNKNOWN = [
+    ({"nodes": [-1]}, "node -1 is not in the graph, expected ids from 0 to 59"),
+    ({"nodes": [60]}, "node 60 is not in the graph, expected ids from 0 to 59"),
+    ({"nodes": [2**62]}, f"node {2**62} is not in the graph, expected ids from 0 to 59"),
+    ({"nodes": [1, "x" * 200]}, "node 'xxxxxx"),
+    ({"nodes": ["5"]}, "node '5' is not in the graph, expected ids from 0 to 59"),
+    (changed(neighbors=[60]), "node 60 is not in the graph"),
+]
+INVALID = [
+    ({"nodes": []}, "the request asks nothing, expected nodes or new_nodes"),
+    ({"nodes": [1], "colour": 3}, "colour: Extra inputs are not permitted"),
+    ({"nodes": [1.5]}, "nodes.0: Input should be a valid integer or a valid string"),
+    ({"nodes": [True]}, "nodes.0: Input should be a valid integer or a valid string"),
+    ({"nodes": [10**30]}, "nodes.0: Input should be less than 9223372036854775808"),
+    ({"nodes": [1, "x" * 5000]}, "nodes.1: String should have at most 256 characters"),
+    (changed(id="x" * 5000), "new_nodes.0.id: String should have at most 256 characters"),
+    ({"nodes": [1], "top_k": 10**30}, "top_k: Input should be less than 2147483648"),
+    (changed(id=10**30), "new_nodes.0.id: Input should be less than"),
+    ({"new_nodes": [NEW], "joint": True, "edges": [["a", 10**30]]}, "edges.0.1: Input"),
+    ({"nodes": [1], "mode": "quick"}, "mode: Input should be 'exact' or 'frozen'"),
+    ({"nodes": [1], "top_k": 0}, "top_k: Input should be greater than or equal to 1"),
+    ({"nodes": [1], "joint": True}, "edges and joint are about new nodes, and there are none"),
+    (changed(features=[1.0] * 4), "new node 'a' has 4 features, expected 5"),
+    (changed(features=[1e39] + [0.0] * 4), "new node 'a': features hold NaN, infinity or more than 3.4e38"),
+    (changed(features={"indices": [5], "values": [1.0]}), "new node 'a' has feature index 5, expected 0 to 4"),
+    (changed(features={"indices": [1, 1], "values": [1.0, 2.0]}), "new node 'a' has a feature index twice"),
+    (
+        changed(features={"indices": [-1], "values": [1.0]}),
+        "new_nodes.0.features.indices.0: Input should be greater than or equal to 0",
+    ),
+    (changed(features="x"), "new_nodes.0.features: Input should be a valid array or an object"),
+    (changed(features=["x"]), "new_nodes.0.features.0: Input should be a valid number"),
+    (changed(features={"indices": [1], "values": []}), "new node 'a' has 1 indices and 0 values"),
+    (changed(neighbors="x"), "new_nodes.0.neighbors: Input should be a valid array"),
+    ({"new_nodes": [NEW, NEW]}, "two new nodes have the id 'a', expected different ones"),
+    ({"new_nodes": [NEW], "edges": [["a", "b"]]}, "edges link new nodes, which see each other only with"),
+    ({"new_nodes": [NEW], "joint": True, "edges": [["a", "b"]]}, "edge end 'b' is not the id of a new node"),
+    ({"new_nodes": [NEW], "joint": True, "edges": [["a", "a"]]}, "new node 'a': an edge to itself"),
+    ([], "the body: Input should be an object"),
+]
+CASES = {(413, "batch_too_large"): LARGE, (404, "unknown_node"): UNKNOWN, (422, "invalid"): INVALID}
+
+
 @pytest.mark.parametrize(
-    ("question", "status", "code", "sentence"),
-    [
-        ({"nodes": []}, 422, "invalid", "the request asks nothing, expected nodes or new_nodes"),
-        ({"nodes": [1], "colour": 3}, 422, "invalid", "colour: Extra inputs are not permitted"),
-        ({"nodes": [1.5]}, 422, "invalid", "nodes.0: Input should be a valid integer or a valid string"),
-        ({"nodes": [True]}, 422, "invalid", "nodes.0: Input should be a valid integer or a valid string"),
-        ({"nodes": [-1]}, 404, "unknown_node", "node -1 is not in the graph, expected ids from 0 to 59"),
-        ({"nodes": [60]}, 404, "unknown_node", "node 60 is not in the graph, expected ids from 0 to 59"),
-        ({"nodes": [10**30]}, 422, "invalid", "nodes.0: Input should be less than 9223372036854775808"),
-        ({"nodes": [2**62]}, 404, "unknown_node", f"node {2**62} is not in the graph, expected ids from 0 to 59"),
-        ({"nodes": [1, "x" * 200]}, 404, "unknown_node", "node 'xxxxxx"),
-        ({"nodes": [1, "x" * 5000]}, 422, "invalid", "nodes.1: String should have at most 256 characters"),
-        (changed(id="x" * 5000), 422, "invalid", "new_nodes.0.id: String should have at most 256 characters"),
-        ({"nodes": [1], "top_k": 10**30}, 422, "invalid", "top_k: Input should be less than 2147483648"),
-        (changed(id=10**30), 422, "invalid", "new_nodes.0.id: Input should be less than"),
-        ({"new_nodes": [NEW], "joint": True, "edges": [["a", 10**30]]}, 422, "invalid", "edges.0.1: Input"),
-        (
-            {"new_nodes": [NEW, NEW | {"id": "b"}], "joint": True, "edges": [["a", "b"]] * 20_001},
-            413,
-            "batch_too_large",
-            "20,001 edges in one",
-        ),
-        ({"nodes": ["5"]}, 404, "unknown_node", "node '5' is not in the graph, expected ids from 0 to 59"),
-        ({"nodes": [1], "mode": "quick"}, 422, "invalid", "mode: Input should be 'exact' or 'frozen'"),
-        ({"nodes": [1], "top_k": 0}, 422, "invalid", "top_k: Input should be greater than or equal to 1"),
-        ({"nodes": [1], "joint": True}, 422, "invalid", "edges and joint are about new nodes, and there are none"),
-        (changed(features=[1.0] * 4), 422, "invalid", "new node 'a' has 4 features, expected 5"),
-        (
-            changed(features=[1e39] + [0.0] * 4),
-            422,
-            "invalid",
-            "new node 'a': features hold NaN, infinity or more than 3.4e38",
-        ),
-        (
-            changed(features={"indices": [5], "values": [1.0]}),
-            422,
-            "invalid",
-            "new node 'a' has feature index 5, expected 0 to 4",
-        ),
-        (
-            changed(features={"indices": [1, 1], "values": [1.0, 2.0]}),
-            422,
-            "invalid",
-            "new node 'a' has a feature index twice",
-        ),
-        (
-            changed(features={"indices": [-1], "values": [1.0]}),
-            422,
-            "invalid",
-            "new_nodes.0.features.indices.0: Input should be greater than or equal to 0",
-        ),
-        (changed(features="x"), 422, "invalid", "new_nodes.0.features: Input should be a valid array or an object"),
-        (changed(features=["x"]), 422, "invalid", "new_nodes.0.features.0: Input should be a valid number"),
-        (changed(features={"indices": [1], "values": []}), 422, "invalid", "new node 'a' has 1 indices and 0 values"),
-        (changed(neighbors=[60]), 404, "unknown_node", "node 60 is not in the graph"),
-        (changed(neighbors="x"), 422, "invalid", "new_nodes.0.neighbors: Input should be a valid array"),
-        ({"new_nodes": [NEW, NEW]}, 422, "invalid", "two new nodes have the id 'a', expected different ones"),
-        (
-            {"new_nodes": [NEW], "edges": [["a", "b"]]},
-            422,
-            "invalid",
-            "edges link new nodes, which see each other only with",
-        ),
-        (
-            {"new_nodes": [NEW], "joint": True, "edges": [["a", "b"]]},
-            422,
-            "invalid",
-            "edge end 'b' is not the id of a new node",
-        ),
-        ({"new_nodes": [NEW], "joint": True, "edges": [["a", "a"]]}, 422, "invalid", "new node 'a': an edge to itself"),
-        ({"nodes": [1] * 1001}, 413, "batch_too_large", "1,001 nodes in one request, the limit is 1,000"),
-        (changed(neighbors=[1] * 20_001), 413, "batch_too_large", "20,001 neighbours in one request, the limit is 20,000"),
-        ([], 422, "invalid", "the body: Input should be an object"),
-    ],
+    ("status", "code", "question", "sentence"), [(*error, *case) for error, cases in CASES.items() for case in cases]
 )
 def test_a_question_that_cannot_be_answered(
-    client: httpx.Client, question: Any, status: int, code: str, sentence: str
+    client: httpx.Client, status: int, code: str, question: Any, sentence: str
 ) -> None:
     response = client.post("/predict", json=question)
     assert refused(response, status, code).startswith(sentence)
@@ -139,10 +114,9 @@ def test_of_repeated_keys_the_last_one_counts(client: httpx.Client) -> None:
 
 def test_other_kinds_of_bodies(client: httpx.Client) -> None:
     body = json.dumps({"nodes": [1]}).encode()
-    told = refused(
-        client.post("/predict", content=body, headers={"content-type": "text/plain"}), 415, "unsupported_media_type"
-    )
-    assert told == "the content type is 'text/plain', expected application/json"
+    response = client.post("/predict", content=body, headers={"content-type": "text/plain"})
+    sentence = refused(response, 415, "unsupported_media_type")
+    assert sentence == "the content type is 'text/plain', expected application/json"
     headers = {"content-type": "application/json", "content-encoding": "br"}
     refused(client.post("/predict", content=body, headers=headers), 415, "unsupported_media_type")
     headers["content-encoding"] = "gzip"
@@ -153,15 +127,12 @@ def test_other_kinds_of_bodies(client: httpx.Client) -> None:
 
 def test_bodies_that_are_too_large(store: Path) -> None:
     with in_thread(store, max_body_bytes=10_000) as client:
-        large = json.dumps({"nodes": [1] * 9000})
-        refused(client.post("/predict", content=large, headers={"content-type": "application/json"}), 413, "body_too_large")
+        refused(client.post("/predict", json={"nodes": [1] * 9000}), 413, "body_too_large")
         bomb = gzip.compress(b" " * 50_000_000)
         headers = {"content-type": "application/json", "content-encoding": "gzip"}
         refused(client.post("/predict", content=bomb, headers=headers), 413, "body_too_large")
-        chunked = (b" " * 1000 for _ in range(100))  # without a length in front
-        refused(
-            client.post("/predict", content=chunked, headers={"content-type": "application/json"}), 413, "body_too_large"
-        )
+        chunked = (b" " * 1000 for _ in range(100))  # without a content-length
+        refused(client.post("/predict", content=chunked), 413, "body_too_large")
         assert client.post("/predict", json={"nodes": [1]}).status_code == 200
 
 
@@ -216,25 +187,23 @@ def test_features_that_overflow_are_refused_and_not_answered_wrongly(client: htt
 
 
 def test_what_is_no_http_gets_the_one_shape_too(client: httpx.Client) -> None:
-    with socket.create_connection(("127.0.0.1", client.base_url.port)) as caller:
+    with connect(client) as caller:
         caller.sendall(b"soup\r\n\r\n")
-        caller.settimeout(30)
-        head, _, body = caller.recv(10_000).partition(b"\r\n\r\n")
+        head, content = read_response(caller)
     assert head.startswith(b"HTTP/1.1 400 ")
-    assert set(json.loads(body)) == {"error", "code", "details"}
+    assert set(content) == {"error", "code", "details"}
 
 
 def test_a_body_that_does_not_come(store: Path) -> None:
-    with in_thread(store, body_seconds=1.0) as client, socket.create_connection(("127.0.0.1", client.base_url.port)) as slow:
+    with in_thread(store, body_seconds=1.0) as client, connect(client) as slow:
         slow.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{")
         assert client.post("/predict", json={"nodes": [1]}).status_code == 200
-        slow.settimeout(30)
         assert slow.recv(100).startswith(b"HTTP/1.1 408")
 
 
 def test_a_caller_that_hangs_up_in_the_middle_harms_nobody(client: httpx.Client) -> None:
     for _ in range(20):
-        with socket.create_connection(("127.0.0.1", client.base_url.port)) as rude:
+        with connect(client) as rude:
             rude.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
     assert client.post("/predict", json={"nodes": [1]}).status_code == 200
 

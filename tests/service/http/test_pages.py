@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from model_store import Store
 from service.engines.served_model import ServedModel
 from tests.model_store.samples import publish, small_contents
 from tests.model_store.versions.stopped import locked_by_a_stopped_process
+from tests.service.http.raw import connect
+from tests.service.http.test_schema import ADMIN_ROUTES, ROUTES
 from tests.service.serving import in_thread, refused
 
 
@@ -23,9 +24,8 @@ def test_the_examples_of_the_document_work_when_pasted(client: httpx.Client) -> 
     for path in ("/predict", "/embed"):
         body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         assert set(body["examples"]) == {"known", "new", "joint", "frozen"}
-        shown = document["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]["examples"]["known"][
-            "value"
-        ]
+        answer = document["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]
+        shown = answer["examples"]["known"]["value"]
         assert client.post(path, json=body["examples"]["known"]["value"]).json() == shown
         for example in body["examples"].values():
             assert client.post(path, json=example["value"]).status_code == 200
@@ -84,11 +84,7 @@ def test_every_route_is_documented_with_its_errors(client: httpx.Client) -> None
         if name.startswith("/admin")
         for operation in path.values()
     )
-    expected = {"/predict", "/embed", "/models", "/models/{version}", "/models/{version}/report", "/metrics"}
-    admin = {"retrain", "jobs", "jobs/{job_id}", "jobs/{job_id}/events", "jobs/{job_id}/cancel"}
-    admin |= {"models/activate", "models/rollback"}
-    expected |= {f"/admin/{path}" for path in admin}
-    assert set(document["paths"]) == expected | {"/health/live", "/health/ready"}
+    assert set(document["paths"]) == {path for _, path in (*ROUTES, *ADMIN_ROUTES)}
     for path in document["paths"].values():
         for operation in path.values():
             assert {"200", "202"} & set(operation["responses"])
@@ -107,10 +103,9 @@ def test_pages_can_be_asked_for_their_head_alone(client: httpx.Client) -> None:
         assert head.status_code == 200
         assert all(head.headers[name] == whole.headers[name] for name in ("content-type", "content-length"))
     assert [client.head(path).status_code for path in ("/models/99", "/predict", "/admin/jobs")] == [404, 405, 404]
-    with socket.create_connection(("127.0.0.1", client.base_url.port), timeout=60) as caller:
-        caller.sendall(
-            2 * b"HEAD /health/live HTTP/1.1\r\nhost: x\r\n\r\n" + b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n"
-        )
+    with connect(client) as caller:
+        target = b" /health/live HTTP/1.1\r\nhost: x\r\n\r\n"
+        caller.sendall(b"".join(method + target for method in (b"HEAD", b"HEAD", b"GET")))
         received = b""
         while not received.endswith(b"}"):
             received += caller.recv(65_536)

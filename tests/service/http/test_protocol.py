@@ -50,8 +50,7 @@ def test_a_request_whose_head_does_not_come_is_not_waited_for(
     store: Path, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.http.protocol.HEAD_SECONDS", 0.5)
-    with in_thread(store) as client, socket.create_connection(("127.0.0.1", client.base_url.port)) as silent:
-        silent.settimeout(60)
+    with in_thread(store) as client, connect(client) as silent:
         silent.sendall(sent)
         answered = b""
         with suppress(ConnectionResetError):
@@ -62,8 +61,7 @@ def test_a_request_whose_head_does_not_come_is_not_waited_for(
 
 @pytest.mark.parametrize("piece", [b"x-more: yes\r\n", b"x" * 1000])
 def test_a_head_without_end_is_refused(client: httpx.Client, piece: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", client.base_url.port)) as caller:
-        caller.settimeout(60)
+    with connect(client) as caller:
         caller.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\nx-long: ")
         answered = b""
         with suppress(ConnectionError):
@@ -78,10 +76,8 @@ def test_a_head_without_end_is_refused(client: httpx.Client, piece: bytes) -> No
 
 
 def test_the_service_sends_head_and_body_together(client: httpx.Client) -> None:
-    body = b'{"nodes": [1]}'
-    with socket.create_connection(("127.0.0.1", client.base_url.port)) as caller:
-        head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-        caller.sendall(head % len(body) + body)
+    with connect(client) as caller:
+        caller.sendall(request(BODY, b"content-type: application/json"))
         first = caller.recv(65536)
         assert first.startswith(b"HTTP/1.1 200")
         assert first.endswith(b"}]}")

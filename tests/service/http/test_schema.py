@@ -11,11 +11,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
+from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 
 from tests.service.redis_server import RedisServer
 from tests.service.serving import in_thread
@@ -23,25 +19,11 @@ from tests.service.serving import in_thread
 TOKEN = "t" * 20
 CASES = int(os.environ.get("SGF_CASES", "60"))
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-ROUTES = [
-    ("POST", "/predict"),
-    ("POST", "/embed"),
-    ("GET", "/models"),
-    ("GET", "/models/{version}"),
-    ("GET", "/models/{version}/report"),
-    ("GET", "/health/live"),
-    ("GET", "/health/ready"),
-    ("GET", "/metrics"),
-]
-ADMIN_ROUTES = [
-    ("POST", "/admin/retrain"),
-    ("GET", "/admin/jobs"),
-    ("GET", "/admin/jobs/{job_id}"),
-    ("GET", "/admin/jobs/{job_id}/events"),
-    ("POST", "/admin/jobs/{job_id}/cancel"),
-    ("POST", "/admin/models/activate"),
-    ("POST", "/admin/models/rollback"),
-]
+PAGES = ("/models", "/models/{version}", "/models/{version}/report", "/health/live", "/health/ready", "/metrics")
+ROUTES = [("POST", "/predict"), ("POST", "/embed"), *(("GET", path) for path in PAGES)]
+ADMIN_PAGES = ("/admin/jobs", "/admin/jobs/{job_id}", "/admin/jobs/{job_id}/events")
+ADMIN_ORDERS = ("/admin/retrain", "/admin/jobs/{job_id}/cancel", "/admin/models/activate", "/admin/models/rollback")
+ADMIN_ROUTES = [*(("GET", path) for path in ADMIN_PAGES), *(("POST", path) for path in ADMIN_ORDERS)]
 TAKE_NOTHING = {"/models", "/health/live", "/health/ready", "/metrics", "/admin/jobs", "/admin/models/rollback"}
 
 
