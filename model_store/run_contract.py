@@ -138,7 +138,10 @@ def override_flag(setting: str) -> str:
 
 
 def training_folder() -> Path:
-    """Returns the folder of the package `training` without importing it; a path that does not exist if it is not installed."""
+    """Returns the folder of the package `training` without importing it.
+
+    If the package is not installed, returns a path that does not exist.
+    """
     spec = find_spec("training")
     return Path(*(spec.submodule_search_locations or ())) if spec else Path("training is not installed")
 

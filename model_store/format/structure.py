@@ -1,7 +1,7 @@
 """Checks that the arrays of a snapshot form a graph: valid indices, sorted neighbour lists, matching degrees and ids.
 
-Reads the arrays in chunks to bound memory. Chunks of ids are short because numpy and the UTF-8 decoder hold the GIL while they
-work on strings, and a worker answers requests while it loads a version.
+Reads the arrays in chunks to bound memory. Chunks of ids are short because numpy and the UTF-8 decoder hold the GIL while
+they work on strings, and a worker answers requests while it loads a version.
 """
 
 from __future__ import annotations

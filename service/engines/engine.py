@@ -1,6 +1,7 @@
 """The interface of all engines, the numpy engine, and the choice of an engine by the settings.
 
-The engines give the same answers within 1e-5: numpy (the default on a CPU; loads no other library), ONNX Runtime, and torch (for CUDA, or for a CPU if the settings say so).
+The engines give the same answers within 1e-5: numpy (the default on a CPU; loads no other library), ONNX Runtime, and
+torch (for CUDA, or for a CPU if the settings say so).
 """
 
 from __future__ import annotations
