@@ -172,7 +172,7 @@ class ModelVersions:
             versions, skipped = set(self.versions()), []
             for earlier in history.earlier(live):
                 if earlier not in versions:
-                    skipped.append(f"{earlier} is gone")
+                    skipped.append(f"{earlier} was removed")
                     continue
                 try:
                     self.verify(earlier)

@@ -146,7 +146,7 @@ class StoreOptions(OutputOptions):
     model: Annotated[str | None, Flag("name in the store (SGF_MODEL)", default=default_model)]
     activate: Annotated[Activation, Flag(ACTIVATE_HELP, nargs="?", const="always", default="never")]
     keep: Annotated[int | None, Flag(KEEP_HELP, "N", type=at_least_one)]
-    job: Annotated[str | None, Flag("the job that asked for this version, recorded in the manifest", "ID")]
+    job: Annotated[str | None, Flag("the job that trains this version, recorded in the manifest", "ID")]
     only_while: Annotated[Path | None, Flag("publish and activate only while this file exists", "FILE")]
 
 

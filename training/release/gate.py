@@ -166,7 +166,7 @@ def why_incomparable(new: Manifest, live: Manifest, data: LabelledGraph) -> str 
     if live.config.task == "regression" and outputs != expected:
         return f"it predicts {outputs} values, the data has {expected}"
     if outputs > expected:
-        return f"it knows {outputs} classes, the data has {expected}"
+        return f"it has {outputs} classes, the data has {expected}"
     features = live.dataset.get("features")
     if features and data.feature_names and list(features) != list(data.feature_names):
         return "it reads other features"
