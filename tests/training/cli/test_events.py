@@ -80,7 +80,7 @@ def test_without_its_fencing_file_a_run_publishes_nothing(tmp_path: Path, more: 
     fencing_file = tmp_path / "fencing_file"
     wanted = ["--epochs", "2", "--no-checkpoint", "--only-while", str(fencing_file), *more]
     assert run(tmp_path, *wanted) == 1
-    assert events(tmp_path / "events")[-1]["error"].startswith("the service has abandoned this job")
+    assert events(tmp_path / "events")[-1]["error"].startswith("the service abandoned this job")
     assert not (tmp_path / "models" / "demo").exists()
     fencing_file.touch()
     assert run(tmp_path, *wanted) == 0
