@@ -49,7 +49,7 @@ ARG VARIANT=cpu
 RUN if [ "$VARIANT" = cpu ]; then set -- --require-hashes -r serving.lock; else set -- ".[${VARIANT}]"; fi \
     && /opt/pip/bin/pip --python /opt/sgformer/bin/python install "$@"
 COPY --from=code / ./
-# Built with the setuptools of the lock, where there is one, and without the registry.
+# Built with the setuptools of the lock, if there is a lock, and without the registry.
 RUN if [ "$VARIANT" = cpu ]; then set -- --no-build-isolation; fi \
     && /opt/pip/bin/pip --python /opt/sgformer/bin/python install --no-deps --force-reinstall "$@" . \
     && /opt/pip/bin/pip --python /opt/sgformer/bin/python uninstall --yes setuptools

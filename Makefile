@@ -54,14 +54,14 @@ soak: .venv/.installed  ## 10 kills of a training, 200 of publishers, a minute o
 	SGF_CANCEL_SECONDS=2 $(BIN)/pytest tests/service/jobs -k "one_key or everybody_sees"
 	SGF_SWAPS=200 SGF_CASES=1500 SGF_REAL=all $(BIN)/pytest -n 2 tests/service/rollout/test_rollout.py tests/service/http/test_schema.py tests/service/predict/test_real_graphs.py
 
-verify-deploy: .venv/.installed  ## build the images, run docker compose up, retrain, kill and restart, scrape; starts a Docker engine where there is none, as root
+verify-deploy: .venv/.installed  ## build the images, run docker compose up, retrain, kill and restart, scrape; starts a Docker engine if none runs, as root
 	deploy/install-verify-tools
 	VERIFY_DEPLOY=1 $(BIN)/pytest tests/deploy
 
-docs: .venv/.installed  ## the documentation site, into build/site; a link that leads nowhere is an error
+docs: .venv/.installed  ## the documentation site, into build/site; a broken link is an error
 	$(BIN)/mkdocs build --strict
 
-bench: .venv/.installed  ## measure against peers and floors: docs/benchmarks.md and .json (ROOM=model_store: only that)
+bench: .venv/.installed  ## measure, compared with other libraries and minimal implementations: docs/benchmarks.md and .json (ROOM=model_store: only that)
 	$(BIN)/python -m benchmarks $(ROOM)
 
 clean:  ## remove the environment and everything generated

@@ -36,7 +36,7 @@ def main() -> None:
         with service(store) as server:
             new, known = server.requests(new_digits()), server.requests(known_digits())
             closed(server.port, new, CALLERS, 2.0)
-            print("| load | in hand (mean) | CPU | p50 | p99 |\n|---|---|---|---|---|")
+            print("| load | in flight (mean) | CPU | p50 | p99 |\n|---|---|---|---|---|")
             for rate in (200, 500, 1000):
                 row(f"{rate:,} new nodes a second", server, new, rate)
             row(f"{CALLERS} callers without a pause", server, new)

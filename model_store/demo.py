@@ -21,7 +21,7 @@ ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def install_demo(root: Path) -> bool:
-    """Installs the demo as version 1 of the model `digits`, live. Returns False if the store has this model already.
+    """Installs and activates the demo as version 1 of the model `digits`. Returns False if the store has this model already.
 
     The model appears in the store complete, by one rename, or not at all. Processes may call this at the same time.
 

@@ -77,10 +77,12 @@ class PublishedEvent(RunEvent, event="published"):
     scores: dict[str, Any]
 
 
-class VerdictEvent(RunEvent, event="verdict"):  # of the gate, with its numbers
+class VerdictEvent(RunEvent, event="verdict"):
+    """The verdict of the gate, with the numbers that it is based on."""
+
     better: bool
     reason: str
-    champion_version: int | None
+    champion_version: int | None  # the live version; the name is part of the event format
     comparison: dict[str, Any] | None
     fair: bool | None
     fairness: str | None
@@ -127,7 +129,7 @@ class Overrides(BaseModel):
     feature_transform: FeatureTransform | None = None
 
 
-# int, float or a Literal, by the name of the setting
+# The type of each setting: int, float or a Literal.
 OVERRIDE_TYPES: dict[str, Any] = {name: get_args(get_type_hints(Overrides)[name])[0] for name in Overrides.model_fields}
 
 
@@ -136,7 +138,10 @@ def override_flag(setting: str) -> str:
 
 
 def training_folder() -> Path:
-    """The installed package, which is not imported because it loads torch. A path without files if it is not installed."""
+    """Returns the folder of the package `training` without importing it.
+
+    If the package is not installed, returns a path that does not exist.
+    """
     spec = find_spec("training")
     return Path(*(spec.submodule_search_locations or ())) if spec else Path("training is not installed")
 

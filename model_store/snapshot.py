@@ -36,13 +36,15 @@ from sgformer.request_time.inference import checked_ids
 
 FOLDERS = ("graph", "states")
 Verify = Literal["full", "sizes"]
-HASH_MISMATCH = "its sha256 is not the one in the manifest: it was changed or damaged"
+HASH_MISMATCH = "the sha256 differs from the manifest: the file was changed or damaged"
 
 
 class Snapshot:
-    """Open a snapshot with `Snapshot.open` or in a `with` block, and close it. It answers questions itself, with numpy.
+    """Open a snapshot with `Snapshot.open` or in a `with` block, and close it.
 
-    The arrays are memory maps: they use no private memory, and stay valid until the last reference to them is gone.
+    `known` and `extended` compute answers with numpy.
+
+    The arrays are memory maps: they use shared memory only, and stay valid while they are referenced.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, lock: SharedLock) -> None:
@@ -72,7 +74,7 @@ class Snapshot:
             lock_seconds: time limit of the wait for the shared lock.
 
         Raises:
-            SnapshotError: the content is wrong; names the file and the reason.
+            SnapshotError: the content is wrong. The error names the file and the reason.
             UnknownVersion: the folder does not exist.
             StoreUnavailable: the operating system refused to read or lock a file, or memory ran out.
         """
@@ -84,7 +86,7 @@ class Snapshot:
                 _check_files(folder, manifest)
                 if verify == "full":
                     _check_digests(folder, manifest)
-                    # A mapping of its own, dropped afterwards: the pages that this check touches do not stay resident.
+                    # A separate mapping, so that the pages that this check reads do not stay resident.
                     check_structure(_map_arrays(folder, manifest))
                 return cls(folder, manifest, lock)
         except BaseException:
@@ -100,7 +102,7 @@ class Snapshot:
     def rounding_error(self) -> float | None:
         """Largest measured difference of an embedding or logit from the full-precision answer; None for float32 states.
 
-        Logits of known nodes have no rounding error: they are stored from before the rounding.
+        Logits of known nodes have no rounding error: they are computed before the states are rounded, and stored as float32.
         """
         return None if self.manifest.sizes.states == "float32" else max(self.manifest.states_error.values())
 
@@ -121,7 +123,11 @@ class Snapshot:
         return extend(self.model, self.states, self.sums, self.adjacency, new, mode, max_recompute)
 
     def replay(self) -> dict[str, float]:
-        """Answers its own probes and returns the error of each by name. Raises ProbeError."""
+        """Replays the probes with numpy and returns the error of each probe by name.
+
+        Raises:
+            ProbeError: an error exceeds the tolerance.
+        """
         return self.probes.replay(self, self.manifest.probe_tolerance)
 
     def close(self) -> None:
@@ -194,7 +200,7 @@ def _list_files(folder: Path, prefix: str = "") -> Iterator[tuple[str, int]]:
             name, status = prefix + entry.name, entry.stat(follow_symlinks=False)
             if stat.S_ISDIR(status.st_mode):
                 if name not in FOLDERS:
-                    raise SnapshotError(name, "is a folder that the format does not know")
+                    raise SnapshotError(name, "is a folder that is not part of the format")
                 yield from _list_files(Path(entry.path), f"{name}/")
             elif stat.S_ISREG(status.st_mode):
                 yield name, status.st_size
@@ -210,7 +216,7 @@ def _check_digests(folder: Path, manifest: Manifest) -> None:
 
 @contextmanager
 def _naming_file(name: str) -> Iterator[None]:
-    """Raises SnapshotError with the file name for an error of the model's or the probes' own checks."""
+    """Converts errors of the model and of the probes to a SnapshotError with the file name."""
     try:
         yield
     except (SgformerError, KeyError, ValueError) as error:

@@ -42,7 +42,7 @@ class Store:
         folder = self.root / checked_model(name)
         if not is_real_folder(folder) or not ModelVersions(folder).versions():
             names = ", ".join(self.models()) or "none"
-            raise UnknownModel(f"there is no model {name} in this store (there: {names})")
+            raise UnknownModel(f"there is no model {name} in this store (existing models: {names})")
         return ModelVersions(folder, self.lock_seconds)
 
     def only_model(self) -> str:

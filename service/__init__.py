@@ -1,4 +1,5 @@
-"""HTTP to answers: admission, cache, engine, roll-out, jobs, metrics, console.
+"""The HTTP service: admission, cache, engines, roll-out, retraining jobs, metrics.
 
-Imports sgformer and model_store, never training: the snapshot is their only contract.
+Imports sgformer, model_store and sgformer_client, never training. The service and training share the snapshot on disk and
+`model_store/run_contract.py`.
 """

@@ -1,4 +1,4 @@
-"""The error that the service raises when it does not answer a request as the client wants.
+"""Refusal: the error for a request that the service rejects or cannot answer.
 
 `Refusal.code` names the reason; `service.http.errors` maps codes, and the errors of other layers, to HTTP.
 """
@@ -17,8 +17,8 @@ MAX_MESSAGE_LENGTH, MAX_DETAIL_LENGTH = 400, 200
 """In characters. Messages and details may quote the request, which may be megabytes."""
 
 
-class Refusal(Exception):  # noqa: N818  # not a fault of the service
-    """Says in one sentence what was wrong and what was expected."""
+class Refusal(Exception):  # noqa: N818  # most are caused by the request or by load
+    """`message` is one sentence that says what was wrong and what was expected."""
 
     def __init__(self, code: Code, message: str, **details: Any) -> None:
         super().__init__(_shorten(message, MAX_MESSAGE_LENGTH))

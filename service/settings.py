@@ -83,7 +83,9 @@ class Settings:
     max_body_weight: int = _setting(100_000, "most values in a body (about 20 ms); a name or object counts as 40", _count)
     max_nodes: int = _setting(1000, "most nodes, known and new, in a request", _count)
     max_neighbors: int = _setting(20_000, "most neighbours of all new nodes in a request", _count)
-    max_recompute: int = _setting(200_000, "most links that exact answers to a request may read; frozen: no limit", _count)
+    max_recompute: int = _setting(
+        200_000, "most adjacency entries that exact answers to a request read; frozen: no limit", _count
+    )
     max_queue_seconds: float = _setting(0.15, "most work in the queue of a worker; further requests get 429", _seconds)
     max_buffer_bytes: int = _setting(
         64 * 2**20, "request bodies and unread answers in a worker; beyond it 429, and slow readers are disconnected", _count

@@ -82,7 +82,7 @@ class Failure(_Answer):
 class RollBack(_Answer):
     left: int | None = Field(alias="from")
     to: int
-    why: str | None = Field(description="why the service rolled back by itself; null if a user rolled back")
+    why: str | None = Field(description="why the service rolled back automatically; null if a user rolled back")
     at: str
 
 

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     events = EventWriter(options.events, options.only_while)
     events.write(StartedEvent(pid=os.getpid()))
     if options.at_most:
-        signal.alarm(options.at_most)  # the kernel ends the run, even if the process that started it is gone
+        signal.alarm(options.at_most)  # the kernel ends the run, even if the process that started it has ended
     # Outside the training loop, which handles signals itself, SIGTERM raises and so removes half-written files.
     handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

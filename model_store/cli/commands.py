@@ -172,7 +172,7 @@ def _select_model(store: Store, model: str | None) -> ModelVersions:
     try:
         name = model or store.only_model()
     except DataError as error:
-        # UnknownModel has the exit code that tells scripts that there is no such model.
+        # The exit code of UnknownModel lets scripts detect that there is no such model.
         raise UnknownModel(f"{error} ({store.root})") from error
     return store.model(name)
 

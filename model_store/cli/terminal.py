@@ -58,6 +58,6 @@ def format_bytes(size: int) -> str:
 
 
 def describe_publication(model: str, version: int, nodes: int, live: bool) -> str:
-    """Says what was published, and how to make it live."""
+    """Returns a line that names the published version and the command that activates it."""
     state = "live" if live else f"not live yet: sgf-models --model {model} activate {version}"
     return f"published {model} {version}, {nodes:,} nodes, {state}"

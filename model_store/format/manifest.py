@@ -199,7 +199,7 @@ def _check_values(content: dict[str, Any]) -> None:
 
 
 def _check_file_names(names: set[str], config: ModelConfig, sizes: Sizes) -> None:
-    """Allows only names that the format knows, so that no name can point outside the folder."""
+    """Allows only names that are part of the format, so that no name can point outside the folder."""
     # This check comes first: the list of required names is as long as the number of layers.
     _require(config.layers <= len(names), f"lists {len(names)} files, too few for {config.layers} layers")
     required = required_files(config, sizes)

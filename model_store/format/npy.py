@@ -73,16 +73,19 @@ def _create_with_header(path: Path, spec: ArraySpec) -> BinaryIO:
 
 
 def _check_header(file: Any, name: str, spec: ArraySpec) -> int:
-    """Returns the offset of the data. numpy parses the header as a literal: no pickle, no code, no object array."""
+    """Returns the offset of the data.
+
+    numpy parses the header with `ast.literal_eval`, which runs no code. Object arrays match no `spec`.
+    """
     try:
         magic = npy_format.read_magic(file)
         shape, fortran_order, dtype = npy_format.read_array_header_1_0(file, max_header_size=MAX_HEADER_BYTES)
     except (OSError, MemoryError):  # a failure of the machine, not of the content
         raise
     except Exception as error:  # numpy's parser raises many types of errors for malformed headers
-        raise SnapshotError(name, f"not an npy file: {error}") from error
+        raise SnapshotError(name, f"is not an npy file: {error}") from error
     if magic != (1, 0):
-        raise SnapshotError(name, f"an npy file of version {magic}, expected 1.0")
+        raise SnapshotError(name, f"is an npy file of version {magic}, expected 1.0")
     if dtype != np.dtype(spec.dtype):
         raise SnapshotError(name, f"holds {dtype.str}, expected {spec.dtype}")
     if fortran_order:
@@ -91,5 +94,5 @@ def _check_header(file: Any, name: str, spec: ArraySpec) -> int:
         raise SnapshotError(name, f"has shape {shape}, expected {spec.shape}")
     offset, size = int(file.tell()), os.fstat(file.fileno()).st_size
     if size != offset + spec.data_bytes:
-        raise SnapshotError(name, f"{size:,} bytes long, expected {offset + spec.data_bytes:,} for {shape} {spec.dtype}")
+        raise SnapshotError(name, f"is {size:,} bytes long, expected {offset + spec.data_bytes:,} for {shape} {spec.dtype}")
     return offset

@@ -1,7 +1,7 @@
 """Checks that the arrays of a snapshot form a graph: valid indices, sorted neighbour lists, matching degrees and ids.
 
-Reads the arrays in chunks to bound memory. Chunks of ids are short because numpy and the UTF-8 decoder hold the interpreter
-lock while they work on strings, and a worker answers requests while it loads a version.
+Reads the arrays in chunks to bound memory. Chunks of ids are short because numpy and the UTF-8 decoder hold the GIL while
+they work on strings, and a worker answers requests while it loads a version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ID_CHUNK_BYTES = 2**17
 
 
 def check_structure(arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Checks what hashes cannot: they prove that the files are as published, not that they hold a graph.
+    """Checks that the arrays form a valid graph. Hashes prove only that the files are as published.
 
     Raises:
         SnapshotError: names the file that is wrong.
@@ -44,7 +44,7 @@ def _check_adjacency(adjacency: Adjacency) -> None:
         chunk = indices[start : start + CHUNK_ENTRIES + 1]
         if chunk.min() < 0 or chunk.max() >= adjacency.num_nodes:
             raise SnapshotError(INDICES, f"names a node outside 0 to {adjacency.num_nodes - 1}")
-        # Neighbours ascend within a list: where they do not, a new list must begin.
+        # Within a list, neighbours ascend. A position at which they do not must be the start of a list.
         breaks = start + 1 + np.flatnonzero(chunk[1:] <= chunk[:-1])
         if (indptr[np.searchsorted(indptr, breaks)] != breaks).any():
             raise SnapshotError(INDICES, "has a list of neighbours that is not in ascending order")

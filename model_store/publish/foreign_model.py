@@ -21,7 +21,7 @@ LAYOUTS: dict[str, Callable[..., SGFormer]] = {
 
 
 def import_contents(layout: str, weights: Path, graph: Path, settings: Mapping[str, str]) -> Contents:
-    """Returns what to publish for a state dict (safetensors) and a `graph.npz`.
+    """Builds the contents of a snapshot from a state dict (safetensors) and a `graph.npz`.
 
     Args:
         settings: settings of the original model that its tensors do not show, e.g. {"graph_weight": "0.5"}; these are
@@ -40,7 +40,7 @@ def import_contents(layout: str, weights: Path, graph: Path, settings: Mapping[s
     try:
         model = build(read_tensors(weights.parent, weights.name), **_parse_settings(build, settings))
     except (SgformerError, SnapshotError, OSError) as error:
-        raise DataError(f"{weights.name} as {layout}: {error}") from error
+        raise DataError(f"cannot read {weights.name} with layout {layout}: {error}") from error
     config = model.config
     if config.in_features != file.graph.num_features:
         raise DataError(f"the model reads {config.in_features} features, the graph has {file.graph.num_features}")
@@ -51,12 +51,12 @@ def import_contents(layout: str, weights: Path, graph: Path, settings: Mapping[s
         file.node_ids,
         file.class_names,
         dataset={"name": graph.name},
-        training={"imported_from": layout, "weights": weights.name, "switches": dict(settings)},
+        training={"imported_from": layout, "weights": weights.name, "settings": dict(settings)},
     )
 
 
 def _parse_settings(build: Callable[..., Any], settings: Mapping[str, str]) -> dict[str, Any]:
-    """Converts each text to the type of the default of the keyword argument."""
+    """Converts each value to the type of the default value of its keyword argument."""
     parameters = inspect.signature(build).parameters.values()
     defaults = {parameter.name: parameter.default for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
     if unknown := [name for name in settings if name not in defaults]:

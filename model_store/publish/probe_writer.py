@@ -1,11 +1,13 @@
-"""Makes the probes of a snapshot: questions with the answers of the full-graph forward over the graph with the new nodes.
+"""Computes the probes of a snapshot: questions, and the answers of a full-graph forward after the new nodes are added.
 
-The answers for new nodes are independent of the snapshot that they check. A second pass over all rows computes the input
-states and the attention sums again. The GCN then starts from these input states, on the graph with the new nodes added, and
-computes the rows that the answer depends on, never from a stored layer or aggregate. So all questions together cost one
-pass over the rows instead of a full forward each. The last step is the trainable module's (`torch_model.reference`), not the
-code or ONNX file that serves.
-Arrays as large as the graph are scratch files; memory holds one copy of the edges and one block of rows.
+The answers for new nodes are independent of the stored states and of the code that serves:
+
+1. One pass over all rows computes the input states and the attention sums again, once for all questions.
+2. The GCN starts from these input states, on the graph with the new nodes, and computes the rows that the answer depends on.
+3. `torch_model.reference`, the trainable module, computes the last step.
+
+All questions together cost one pass over the rows, not a full forward each. Arrays as large as the graph are scratch files;
+memory holds one copy of the edges and one block of rows.
 """
 
 from __future__ import annotations
@@ -35,7 +37,12 @@ Weights = Mapping[str, NDArray[Any]]
 
 
 def full_forward_probes(config: ModelConfig, weights: Weights, graph: Graph, summary: Summary, scratch: Path) -> Probes:
-    """`summary` is the full-graph forward in float32; it answers for known nodes only. `scratch` is an empty folder."""
+    """Computes all probes.
+
+    Args:
+        summary: the full-graph forward in float32; used for the known-node probe only.
+        scratch: an empty folder.
+    """
     nodes = _known_nodes(graph)
     reference = _Reference(config, weights, graph, scratch)
     new = [Probe(name, question, reference.answers(question)) for name, question in _questions(graph).items()]
@@ -55,12 +62,12 @@ class _Reference:
         self._known_sums = self._fill_inputs(graph, 0)
 
     def answers(self, new: NewNodes) -> Answers:
-        known, count = self._graph.num_nodes, len(new)
-        owners = known + np.repeat(np.arange(count), new.counts)
-        edges = np.concatenate([np.stack([owners, new.neighbors]), new.edges + known], axis=1)
+        num_known, count = self._graph.num_nodes, len(new)
+        owners = num_known + np.repeat(np.arange(count), new.counts)
+        edges = np.concatenate([np.stack([owners, new.neighbors]), new.edges + num_known], axis=1)
         new_rows = Graph(np.asarray(new.features), Adjacency(np.zeros(count + 1, dtype=np.int64), edges[0][:0]))
-        sums = self._known_sums + self._fill_inputs(new_rows, known)
-        rows = np.arange(known, known + count)
+        sums = self._known_sums + self._fill_inputs(new_rows, num_known)
+        rows = np.arange(num_known, num_known + count)
         layers = self._graph_states(self._graph.adjacency.with_nodes(count, edges), rows)
         summary = Summary(NodeStates(self._inputs, (self._initial, layers), ()), sums)
         return reference_answers(self._config, self._weights, summary, rows)
@@ -74,7 +81,10 @@ class _Reference:
             return Passes(self._config, graph).inputs(self._model, inputs, initial)
 
     def _graph_states(self, adjacency: Adjacency, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """The GCN's output, valid in these rows. Layer l is computed for the rows within L - l edges of them."""
+        """Returns the output of the GCN; only `rows` are valid.
+
+        With L layers, layer l is computed for the rows within L - l hops of `rows`.
+        """
         needed = [rows]
         for _ in range(1, self._config.layers):
             needed.append(_with_neighbors(adjacency, needed[-1]))
@@ -121,10 +131,10 @@ def _questions(graph: Graph) -> dict[str, NewNodes]:
     hub = int(degrees.argmax())
     ordinary = np.flatnonzero(degrees <= np.median(degrees))
 
-    def some() -> list[int]:
+    def ordinary_neighbors() -> list[int]:
         return [int(node) for node in rng.choice(ordinary, NEIGHBORS)]
 
-    def new(*neighbors: list[int], joint: bool = False) -> NewNodes:
+    def new_nodes(*neighbors: list[int], joint: bool = False) -> NewNodes:
         sources = rng.integers(0, graph.num_nodes, len(neighbors))
         features = np.concatenate([dense(graph.features[node : node + 1]) for node in sources.tolist()])
         edges = [(0, 1)] if joint else []
@@ -132,10 +142,10 @@ def _questions(graph: Graph) -> dict[str, NewNodes]:
         return NewNodes.build(features, neighbors, joint=joint, edges=edges, **sizes)
 
     return {
-        "ordinary": new(some()),
-        "isolated": new([]),
-        "hub": new([hub, *some()]),
-        "joint": new(some(), [hub], joint=True),
+        "ordinary": new_nodes(ordinary_neighbors()),
+        "isolated": new_nodes([]),
+        "hub": new_nodes([hub, *ordinary_neighbors()]),
+        "joint": new_nodes(ordinary_neighbors(), [hub], joint=True),
     }
 
 

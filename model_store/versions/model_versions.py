@@ -3,6 +3,7 @@
 <store>/<model>/1, 2, 3 ...        snapshots, immutable
 <store>/<model>/CURRENT            the number of the live version
 <store>/<model>/HISTORY            earlier live versions (`activation_log`)
+<store>/<model>/.lock              held while a version appears, goes live or is removed
 <store>/<model>/.publishing-*      a version being written, or left by a killed process
 <store>/<model>/.removing-*        a version being removed, or left by a killed process
 """
@@ -59,7 +60,7 @@ class ModelVersions:
         return self._log.live()
 
     def history(self) -> History:
-        """Returns the activations and roll-backs in order; the last entry is the present state. Raises as `live` does."""
+        """Returns the activations and roll-backs in order; the last entry is the current state. Raises as `live` does."""
         return self._log.history()
 
     def state(self) -> LogState:
@@ -94,7 +95,7 @@ class ModelVersions:
             except UnknownVersion:
                 # Another process may have activated another version and pruned this one since `live` was read.
                 if self.live() == live:
-                    raise SnapshotError(CURRENT, f"names version {live}, which is not there") from None
+                    raise SnapshotError(CURRENT, f"names version {live}, which does not exist") from None
 
     def verify(self, version: int | str | None = None) -> dict[str, float]:
         """Opens a version with every check and replays its probes. Returns the error of each probe by name."""
@@ -120,26 +121,30 @@ class ModelVersions:
         self,
         version: int | str,
         *,
-        instead_of: int | Literal["any"] | None = "any",
-        last_look: Callable[[], None] = lambda: None,
+        expected_live: int | Literal["any"] | None = "any",
+        before_activation: Callable[[], None] = lambda: None,
     ) -> None:
         """Verifies a version, replays its probes, and makes it the live version.
 
         Args:
-            instead_of: the version that must still be live, e.g. because the caller compared the two; None: no version.
-            last_look: called under the model's lock just before the version goes live; raise in it to prevent that.
+            expected_live: the activation fails if another version is live. None: no version may be live. "any": no check.
+            before_activation: called under the model's lock; an exception that it raises prevents the activation.
 
         Raises:
-            LiveVersionChanged: `instead_of` is no longer live.
+            LiveVersionChanged: the live version is not `expected_live`.
+            UnknownVersion: the version does not exist.
+            SnapshotError: the content of the version is wrong.
+            ProbeError: a probe fails.
+            StoreUnavailable: the version cannot be read now, or another process holds a lock (StoreBusy).
         """
         number = checked_version(version)
         with self.open(number) as snapshot:  # stays open until the version is live: `prune` cannot remove it
             snapshot.replay()
             with self._model_lock():
                 history = self._log.repair()
-                if instead_of != "any":
-                    self._require_still_live(instead_of)
-                last_look()
+                if expected_live != "any":
+                    self._require_still_live(expected_live)
+                before_activation()
                 if self.live() != number:
                     self._log.append(history, HistoryEntry("activate", number, _now()))
 
@@ -149,13 +154,15 @@ class ModelVersions:
         Skips earlier versions that are removed or damaged. Changes nothing if an earlier version cannot be read now.
 
         Args:
-            only_from: the version to leave. If several processes find it bad at the same time, only one rolls back.
+            only_from: roll back only if this version is live, so that only one of several processes rolls back.
             why: the reason, for the history.
 
         Raises:
             NothingToRollBackTo: no earlier live version is left.
-            LiveVersionChanged: `only_from` is no longer live.
-            StoreUnavailable: the store or an earlier version cannot be read now.
+            LiveVersionChanged: the live version is not `only_from`.
+            UnknownVersion: no version is live.
+            SnapshotError: CURRENT is damaged.
+            StoreUnavailable: the store or an earlier version cannot be read now, or a lock is held (StoreBusy).
         """
         with self._model_lock():
             live = self._require_live()
@@ -165,7 +172,7 @@ class ModelVersions:
             versions, skipped = set(self.versions()), []
             for earlier in history.earlier(live):
                 if earlier not in versions:
-                    skipped.append(f"{earlier} is gone")
+                    skipped.append(f"{earlier} was removed")
                     continue
                 try:
                     self.verify(earlier)
@@ -203,7 +210,8 @@ class ModelVersions:
             stack.callback(lock.unlink, missing_ok=True)
             with self._model_lock():  # `prune` never sees the folder before its lock is held
                 stack.enter_context(exclusive(lock))
-                stack.callback(shutil.rmtree, staging, ignore_errors=True)  # before mkdir: a signal may follow at once
+                # Registered before mkdir, so that a signal right after mkdir does not leave the folder behind.
+                stack.callback(shutil.rmtree, staging, ignore_errors=True)
                 staging.mkdir()
             yield staging
 
@@ -228,18 +236,19 @@ class ModelVersions:
             yield
         except UnknownVersion as error:
             versions = self.versions() if self.folder.is_dir() else []
-            raise UnknownVersion(f"{error} (there: {', '.join(map(str, versions)) or 'none'})") from None
+            raise UnknownVersion(f"{error} (existing versions: {', '.join(map(str, versions)) or 'none'})") from None
 
     def _check_model(self, manifest: Manifest) -> Manifest:
         if manifest.model != self.name:
-            raise SnapshotError(MANIFEST, f"is of model {manifest.model}, expected {self.name}")
+            raise SnapshotError(MANIFEST, f"belongs to model {manifest.model}, expected {self.name}")
         return manifest
 
     def _remove_unless_open(self, version: int) -> bool:
         """Hides a version by a rename, then deletes it; returns False if a reader holds its lock."""
         folder = self.folder / str(version)
         manifest = folder / MANIFEST
-        lockable = os.path.lexists(manifest) and stat.S_ISREG(manifest.lstat().st_mode)  # else there are no readers
+        # Without a regular manifest, no reader can hold a lock.
+        lockable = os.path.lexists(manifest) and stat.S_ISREG(manifest.lstat().st_mode)
         with exclusive_unless_held(manifest) if lockable else nullcontext(True) as lock_was_free:
             if not lock_was_free:
                 return False
@@ -249,9 +258,10 @@ class ModelVersions:
         return True
 
     def _require_still_live(self, version: int | None) -> None:
-        """The caller holds the model's lock."""
+        """Raises LiveVersionChanged if another version is live. The caller holds the model's lock."""
         if (live := self.live()) != version:
-            raise LiveVersionChanged(f"version {live or 'none'} of {self.name} is live by now, not {version or 'none'}")
+            reason = f"is {live or 'none'}, expected {version or 'none'}: another process changed it"
+            raise LiveVersionChanged(f"the live version of {self.name} {reason}")
 
     def _require_live(self) -> int:
         live = self.live()

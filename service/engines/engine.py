@@ -1,6 +1,6 @@
 """The interface of all engines, the numpy engine, and the choice of an engine by the settings.
 
-The engines give the same answers within 1e-5: numpy (the default on a CPU, which loads no other library), ONNX Runtime, and
+The engines give the same answers within 1e-5: numpy (the default on a CPU; loads no other library), ONNX Runtime, and
 torch (for CUDA, or for a CPU if the settings say so).
 """
 
@@ -27,12 +27,13 @@ class Engine(Protocol):
 
     name: str
     backend: Backend | None
-    """The backend by which another process opens the same engine; None if it cannot, because a GPU holds the states."""
+    """The backend with which the compute process opens an equal engine; None if expensive requests must run in a thread of
+    this process (torch, on any device)."""
     merges: bool
     """True if answers are bitwise independent of batch composition."""
 
     def known(self, rows: NDArray[np.int64]) -> Answers:
-        """The logits are read from the snapshot, not computed, so that all engines give the same."""
+        """The logits are read from the snapshot, not computed, so that all engines return the same logits."""
 
     def extended(self, new: NewNodes, mode: Mode = "exact", max_recompute: int | None = None) -> ExtendedAnswers:
         """Raises what `sgformer.extend` raises."""
@@ -54,7 +55,12 @@ class NumpyEngine:
 
 
 def engine_for(snapshot: Snapshot, backend: Backend, device: Device) -> Engine:
-    """The engine that the settings name, not yet warmed up. Raises EngineError."""
+    """Returns the engine that the settings select; the caller warms it up.
+
+    Raises:
+        EngineError: the GPU or `model.onnx` is missing.
+        ImportError: torch or ONNX Runtime is not installed.
+    """
     cuda = device != "cpu" and _has_cuda(required=device == "cuda")
     if backend == "torch" or (backend == "auto" and cuda):
         from service.engines.torch_engine import TorchEngine
@@ -78,10 +84,13 @@ def _has_cuda(required: bool) -> bool:
         return False
     try:
         import torch
-
-        has_cuda = torch.cuda.is_available()
     except ImportError:
-        has_cuda = False
+        if required:
+            raise EngineError(
+                "SGF_DEVICE is cuda, but torch is not installed; install the GPU image or set SGF_DEVICE=cpu"
+            ) from None
+        return False
+    has_cuda = torch.cuda.is_available()
     if required and not has_cuda:
-        raise EngineError("SGF_DEVICE is cuda, and torch sees no GPU here")
+        raise EngineError("SGF_DEVICE is cuda, but torch.cuda.is_available() is False; check the driver of the GPU")
     return has_cuda

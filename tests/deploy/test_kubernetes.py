@@ -315,7 +315,7 @@ def test_the_autoscaler_uses_the_metric_of_the_adapter() -> None:
 
 def test_the_guide_turns_the_alerts_into_a_rule_of_the_prometheus_operator() -> None:
     """By its command without the last step; with the label of the ServiceMonitor."""
-    (line,) = (command.text for command in commands_of(ROOT, "docs/deployment.md") if "PrometheusRule" in command.text)
+    (line,) = (command.text for command in commands_of(ROOT, "docs/deployment.md") if "print-rule" in command.text)
     rule = yaml.safe_load(run("sh", "-c", line.removesuffix(" | kubectl apply -n sgformer -f -"), cwd=ROOT).stdout)
     (monitor,) = of_kind(written(), "ServiceMonitor")
     assert (rule["kind"], rule["metadata"]["labels"]) == ("PrometheusRule", monitor["metadata"]["labels"])

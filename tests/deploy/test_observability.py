@@ -125,7 +125,8 @@ def test_every_alert_has_a_runbook_and_a_test() -> None:
     runbook = (ROOT / "docs" / "deployment.md").read_text()
     tested = "".join((PROMETHEUS / name).read_text() for name in TESTS)
     for rule in queries.alert_rules():
-        assert f"| `{rule['alert']}` |" in runbook
+        assert f"| `{rule['alert']}` |" in runbook  # what it means
+        assert f"\n- `{rule['alert']}`: " in runbook  # what to do
         assert f"alertname: {rule['alert']}\n" in tested, f"{rule['alert']} is never expected to fire"
         assert rule["labels"]["severity"] in ("page", "ticket")
 

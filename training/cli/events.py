@@ -52,7 +52,7 @@ class EventWriter:
             try:
                 self._fencing_file.open("rb").close()  # over NFS, stat may return an outdated answer
             except FileNotFoundError:
-                raise RunAbandoned("the service has abandoned this job (its fencing file is gone); the run stops") from None
+                raise RunAbandoned("the service abandoned this job (its fencing file was removed); the run stops") from None
 
 
 class EpochPace:

@@ -9,11 +9,10 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from model_store.cli.terminal import at_least_one, default_model, default_store
-from model_store.run_contract import OVERRIDE_TYPES, override_flag, recipe_names
+from model_store.run_contract import OVERRIDE_TYPES, Activation, override_flag, recipe_names
 from sgformer.config import Task
 from training.data.datasets import DATASETS
 from training.data.splits import Shares
-from training.release.delivery import Mode
 
 SETTINGS: dict[str, tuple[str, str]] = {
     "hidden": ("--hidden", "size of the node embeddings"),
@@ -145,9 +144,9 @@ class DataOptions(OutputOptions):
 class StoreOptions(OutputOptions):
     store: Annotated[Path, Flag("folder of the models (SGF_STORE)", default=default_store)]
     model: Annotated[str | None, Flag("name in the store (SGF_MODEL)", default=default_model)]
-    activate: Annotated[Mode, Flag(ACTIVATE_HELP, nargs="?", const="always", default="never")]
+    activate: Annotated[Activation, Flag(ACTIVATE_HELP, nargs="?", const="always", default="never")]
     keep: Annotated[int | None, Flag(KEEP_HELP, "N", type=at_least_one)]
-    job: Annotated[str | None, Flag("the job that asked for this version, recorded in the manifest", "ID")]
+    job: Annotated[str | None, Flag("the job that trains this version, recorded in the manifest", "ID")]
     only_while: Annotated[Path | None, Flag("publish and activate only while this file exists", "FILE")]
 
 

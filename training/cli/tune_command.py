@@ -48,7 +48,7 @@ def search_settings(
     """Searches the settings that are not fixed.
 
     Ctrl-C ends the search and chooses among the trials so far. With `ctrl_c_stops` it ends the command: a search before a
-    training would otherwise go on to train and publish.
+    training would otherwise continue, and train and publish.
     """
 
     def show(text: str) -> None:

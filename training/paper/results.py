@@ -18,19 +18,20 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results.json"
 NO_ATTENTION = "alpha 0.999: hardly any attention"
 HEAD = """# Results
 
-Written by `sgf-train table`. Means and standard deviations of test scores over seeds, in per cent. The best epoch and the
-settings of every recipe (`training/recipes/`) are chosen by validation scores only. What that does not cover: test scores of
-earlier recipes were known when later searches were begun, and the initialisation of the first GCN weight, changed to that of
-all other GCN weights, was compared with test scores of two data sets in view.
+Written by `sgf-train table`. Means and standard deviations of test scores over seeds, in per cent. The best epoch and
+the settings of every recipe (`training/recipes/`) are chosen by validation scores only. What that does not cover: test
+scores of earlier recipes were known when later searches were begun, and the initialisation of the first GCN weight,
+changed to that of all other GCN weights, was compared with test scores of two data sets in view.
 """
 MEDIUM_NOTE = """
-`cora`, `citeseer` and `pubmed` have the public split; `-random` is the split that the authors' commands draw (20 nodes per
-class, their seed 123), on which all seeds run, as theirs do; the others have their stored splits, one per seed. Settings
-are shared by all splits of a data set, as in the paper: a test node of one split may have been a validation node of another.
+`cora`, `citeseer` and `pubmed` have the public split; `-random` is the split that the authors' commands draw (20 nodes
+per class, their seed 123), on which all seeds run, as theirs do; the others have their stored splits, one per seed.
+Settings are shared by all splits of a data set, as in the paper: a test node of one split may have been a validation
+node of another.
 """
 LABELS_NOTE = """
-Random splits: a quarter of the nodes validates, a quarter tests, and the given share of all nodes trains. Settings are the
-data set's recipe, chosen for its usual split, not for these shares. In brackets: the paper.
+Random splits: a quarter of the nodes validates, a quarter tests, and the given share of all nodes trains. Settings are
+the data set's recipe, chosen for its usual split, not for these shares. In brackets: the paper.
 """
 ABLATION_NOTE = """
 The recipe with another share `alpha` of the graph branch. Half of Cora's nodes train here, as in the paper's table.

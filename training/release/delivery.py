@@ -12,15 +12,14 @@ from model_store.run_contract import ActivatedEvent, Activation, PublishedEvent,
 from training.cli.events import EventWriter
 from training.release.gate import Verdict
 
-Mode = Activation
 MAX_COMPARISONS = 5
-"""How often the comparison is repeated because another version went live during it."""
+"""A comparison is repeated if another version went live during it; this is the largest number of comparisons."""
 
 
 def deliver(
     versions: ModelVersions,
     version: int,
-    mode: Mode,
+    mode: Activation,
     judge: Callable[[Snapshot | None], Verdict],
     events: EventWriter,
     keep: int | None = None,
@@ -41,10 +40,10 @@ def deliver(
     if mode == "never":
         return {"live": False}
     if mode == "always":
-        versions.activate(version, last_look=events.check_fence)
+        versions.activate(version, before_activation=events.check_fence)
         events.write(ActivatedEvent(version=version))
         return {"live": True}
-    # Without hashes: this run has just written them, and `activate` checks every byte.
+    # Sizes only: this run has just written the files, and `activate` checks every hash.
     with versions.open(version, verify="sizes") as new:
         probes = new.replay()
     for _ in range(MAX_COMPARISONS):
@@ -55,31 +54,34 @@ def deliver(
         if not verdict["better"]:
             return {"live": False, "verdict": verdict}
         try:
-            versions.activate(version, instead_of=live_version, last_look=events.check_fence)
+            versions.activate(version, expected_live=live_version, before_activation=events.check_fence)
         except LiveVersionChanged:
             continue  # another version has gone live since, and may be better than this one
         events.write(ActivatedEvent(version=version))
         return {"live": True, "verdict": verdict}
-    raise LiveVersionChanged(f"other versions of {versions.name} kept going live; version {version} is published, not live")
+    raise LiveVersionChanged(
+        f"the live version of {versions.name} changed during each of {MAX_COMPARISONS} comparisons; "
+        f"version {version} is published but not live"
+    )
 
 
 def _remove_old_versions(versions: ModelVersions, version: int, keep: int | None) -> None:
     """A failure here does not fail the run, because its version is already published."""
     try:
-        refused = _refused_before(versions, version)
-        removed = versions.prune(1, only=refused).removed if refused else []
+        not_better = _earlier_not_better(versions, version)
+        removed = versions.prune(1, only=not_better).removed if not_better else []
         removed += [] if keep is None else versions.prune(keep).removed
     except (StoreError, OSError) as error:
-        sys.stderr.write(f"old versions of {versions.name} are not removed: {error}; the next retraining tries again\n")
+        sys.stderr.write(f"could not remove old versions of {versions.name}: {error}; the next training tries again\n")
     else:
         if removed:
             sys.stderr.write(f"removed old versions of {versions.name}: {', '.join(map(str, sorted(removed)))}\n")
 
 
-def _refused_before(versions: ModelVersions, version: int) -> list[int]:
-    """Earlier versions that the gate refused and that were never live.
+def _earlier_not_better(versions: ModelVersions, version: int) -> list[int]:
+    """Returns the earlier versions that were published with `--activate if_better` and were never live.
 
-    The newest refused version stays until the next run, so that an operator can inspect it and overrule the gate.
+    Such a version stays in the store until the next run, so that an operator can inspect or activate it.
     """
     activated = {event.version for event in versions.history().entries}
     earlier = [number for number in versions.versions() if number < version and number not in activated]

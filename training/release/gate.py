@@ -55,7 +55,7 @@ class Comparison:
 
     @property
     def p_value(self) -> float:
-        """Of a one-sided sign test on the nodes that only one version gets right; 0 where the test is not applied.
+        """Of a one-sided sign test on the nodes that only one version gets right; 0 if the test is not applied.
 
         If the versions differ on few nodes, the standard error is too small: four wins and no loss have a p-value of 1/16.
         If they differ on many, the standard error is enough.
@@ -95,7 +95,7 @@ class Verdict:
     compared_nodes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """For events and job records, where the live version is the `champion` and the new one the `challenger`."""
+        """For events and job records, whose format names the live version `champion` and the new version `challenger`."""
         facts = asdict(self)
         facts["champion_version"] = facts.pop("live_version")
         if comparison := facts["comparison"]:
@@ -166,7 +166,7 @@ def why_incomparable(new: Manifest, live: Manifest, data: LabelledGraph) -> str 
     if live.config.task == "regression" and outputs != expected:
         return f"it predicts {outputs} values, the data has {expected}"
     if outputs > expected:
-        return f"it knows {outputs} classes, the data has {expected}"
+        return f"it has {outputs} classes, the data has {expected}"
     features = live.dataset.get("features")
     if features and data.feature_names and list(features) != list(data.feature_names):
         return "it reads other features"

@@ -54,7 +54,7 @@ def refresh(
     Class names are kept. Scores are not, because they were measured on the other graph.
 
     Args:
-        job, mode: the job that asked for it and its way of activation, for the manifest.
+        job, mode: the id of the job and its `activate`, for the manifest.
         details: those of `publish`.
     """
     with store.model(name).open(version) as snapshot:

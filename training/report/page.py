@@ -31,13 +31,16 @@ CHUNK_NODES = 65_536
 
 @dataclass(frozen=True)
 class Predictions:
-    """Of the test nodes: true classes, predicted classes, and the probabilities of the predicted classes."""
+    """Predictions for the test nodes. Row i of every array is about node `nodes[i]`.
+
+    `confidence` is the probability of the predicted class.
+    """
 
     nodes: NDArray[np.int64]
     labels: NDArray[np.int64]
     predicted: NDArray[np.int64]
     confidence: NDArray[np.float32]
-    right: NDArray[np.bool_]
+    is_correct: NDArray[np.bool_]
 
     @classmethod
     def of(cls, data: LabelledGraph, trained: TrainedModel) -> Predictions:
@@ -53,7 +56,7 @@ class Predictions:
 
 
 def render_report(title: str, data: LabelledGraph, trained: TrainedModel, training: TrainingConfig, summary: Summary) -> str:
-    """`summary` is the full-graph forward of the trained model over the data's graph."""
+    """Returns the report as an HTML page. `summary`: the full-graph forward of the trained model over the data's graph."""
     graph = data.graph
     sizes = f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features:,} features, {data.task}"
     images, tables = [*_training_curves(data, trained), _branch_shares(trained.model, summary)], []
@@ -86,7 +89,7 @@ def _scores(data: LabelledGraph, trained: TrainedModel) -> str:
 
 
 def _training_curves(data: LabelledGraph, trained: TrainedModel) -> list[str]:
-    """A single epoch is no curve."""
+    """Returns no chart if there is only one epoch."""
     epochs = [epoch.number for epoch in trained.history]
     curves: list[charts.Series] = [
         ("loss", [epoch.loss for epoch in trained.history]),
@@ -96,7 +99,11 @@ def _training_curves(data: LabelledGraph, trained: TrainedModel) -> list[str]:
 
 
 def _branch_shares(model: SGFormer, summary: Summary) -> str:
-    """How much of an embedding comes from each branch: mean lengths of (1 - alpha) AN and alpha GN, over a sample."""
+    """Draws the share of each branch in the embeddings: the mean norm of its part, over a sample of nodes.
+
+    The parts are (1 - alpha) times the attention output and alpha times the GCN output, or the two halves if `combine` is
+    "cat".
+    """
     config, count = model.config, summary.states.num_nodes
     nodes = np.unique(np.linspace(0, count - 1, min(count, SAMPLED_NODES)).astype(np.int64))
     graph_part = np.asarray(summary.states.layers[-1][nodes])
@@ -106,16 +113,16 @@ def _branch_shares(model: SGFormer, summary: Summary) -> str:
     else:
         graph_part = config.alpha * graph_part
         attention_part = embeddings - graph_part
-    lengths = [float(np.linalg.norm(part, axis=1).mean()) for part in (attention_part, graph_part)]
-    shares = [length / max(sum(lengths), 1e-12) for length in lengths]
+    norms = [float(np.linalg.norm(part, axis=1).mean()) for part in (attention_part, graph_part)]
+    shares = [norm / max(sum(norms), 1e-12) for norm in norms]
     notes = [f"{share:.0%}" for share in shares]
-    return charts.bars("Share of the embedding's length", ["attention", "graph"], shares, notes, "branch")
+    return charts.bars("Share of each branch in the norm of the embeddings", ["attention", "graph"], shares, notes, "branch")
 
 
 def _calibration(test: Predictions) -> str:
     bins = np.minimum((test.confidence * BINS).astype(int), BINS - 1)
     counts = np.bincount(bins, minlength=BINS)
-    accuracies = np.bincount(bins, weights=test.right, minlength=BINS) / np.maximum(counts, 1)
+    accuracies = np.bincount(bins, weights=test.is_correct, minlength=BINS) / np.maximum(counts, 1)
     names = [f"{(number + 0.5) / BINS:.2f}" for number in range(BINS)]
     title = "Calibration: accuracy by predicted probability (test)"
     chart = charts.bars(title, names, accuracies.tolist(), [str(count) for count in counts], "predicted probability")
@@ -126,7 +133,7 @@ def _accuracy_by_degree(test: Predictions, degrees: NDArray[np.int64]) -> str:
     """Degrees in powers of two: 0, 1, 2-3, 4-7, ..."""
     bins = np.where(degrees > 0, np.floor(np.log2(np.maximum(degrees, 1))).astype(int) + 1, 0)
     counts = np.bincount(bins)
-    accuracies = np.bincount(bins, weights=test.right) / np.maximum(counts, 1)
+    accuracies = np.bincount(bins, weights=test.is_correct) / np.maximum(counts, 1)
     used = np.flatnonzero(counts)
     names = ["0" if number == 0 else f"{2 ** (number - 1)}+" for number in used.tolist()]
     notes = [str(count) for count in counts[used]]

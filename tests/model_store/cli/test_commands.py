@@ -57,7 +57,11 @@ def test_json_output(versions: ModelVersions, capsys: pytest.CaptureFixture[str]
 
 def test_exit_codes_by_kind_of_failure(versions: ModelVersions, capsys: pytest.CaptureFixture[str]) -> None:
     store = ["--store", versions.folder.parent]
-    assert run(capsys, *store, "activate", 9) == (3, "", "sgf-models: there is no version 9 of demo (there: 1, 2)\n")
+    assert run(capsys, *store, "activate", 9) == (
+        3,
+        "",
+        "sgf-models: there is no version 9 of demo (existing versions: 1, 2)\n",
+    )
     assert run(capsys, *store, "--model", "other", "list")[0] == 3
     assert run(capsys, *store, "activate", "../2")[0] == 2
     assert run(capsys, *store, "rollback")[0] == 1

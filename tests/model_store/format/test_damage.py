@@ -35,7 +35,7 @@ def test_a_flipped_byte_in_any_file(folder: Path, file: str, place: str) -> None
     data = bytearray((folder / file).read_bytes())
     data[{"first": 0, "middle": len(data) // 2, "last": -1}[place]] ^= 1
     (folder / file).write_bytes(data)
-    refused(folder, file, "its sha256 is not the one in the manifest")
+    refused(folder, file, "the sha256 differs from the manifest")
 
 
 def test_a_flipped_byte_in_an_optional_file(store: Store) -> None:
@@ -47,7 +47,7 @@ def test_a_flipped_byte_in_an_optional_file(store: Store) -> None:
         data = bytearray(original)
         data[len(data) // 2] ^= 1
         (folder / file).write_bytes(data)
-        with pytest.raises(SnapshotError, match="its sha256 is not the one in the manifest") as caught:
+        with pytest.raises(SnapshotError, match="the sha256 differs from the manifest") as caught:
             versions.open(1)
         assert caught.value.file == file
         (folder / file).write_bytes(original)
@@ -119,7 +119,7 @@ def test_invalid_version_numbers(versions: ModelVersions, version: Any) -> None:
 def test_an_unknown_version(versions: ModelVersions) -> None:
     with pytest.raises(UnknownVersion, match="there is no version 7 of demo"):
         versions.open(7)
-    with pytest.raises(UnknownVersion, match=r"there is no version 7 of demo \(there: 1, 2\)"):
+    with pytest.raises(UnknownVersion, match=r"there is no version 7 of demo \(existing versions: 1, 2\)"):
         versions.activate(7)
 
 
@@ -145,12 +145,12 @@ def test_a_pipe_in_the_folder_does_not_hang_the_reader(folder: Path) -> None:
 
 def test_a_folder_that_the_format_does_not_know(folder: Path) -> None:
     (folder / "states" / "more").mkdir()
-    refused(folder, "states/more", "is a folder that the format does not know")
+    refused(folder, "states/more", "is a folder that is not part of the format")
 
 
 def test_the_manifest_of_another_snapshot(folder: Path) -> None:
     shutil.copyfile(folder.parent / "2" / "manifest.json", folder / "manifest.json")
-    with pytest.raises(SnapshotError, match=r"sha256 is not the one|bytes long, the manifest says"):
+    with pytest.raises(SnapshotError, match=r"sha256 differs from the manifest|bytes long, the manifest says"):
         ModelVersions(folder.parent).open(1)
 
 

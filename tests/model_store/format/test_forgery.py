@@ -147,7 +147,7 @@ def test_invalid_probes(folder: Path, tensor: str, value: np.ndarray, reason: st
         ),
         ({"states": {"dtype": "float32", "error": {}}}, "states error lacks embeddings, logits"),
         ({"model": "../x"}, "a model cannot be called"),
-        ({"model": "other"}, "is of model other, expected demo"),
+        ({"model": "other"}, "belongs to model other, expected demo"),
         ({"states": {"dtype": ["float32"], "error": {}}}, "states dtype is list"),
         ({"states": {"dtype": "float32", "error": {"embeddings": "b", "logits": 0.0}}}, "states error embeddings is str"),
         ({"states": {"dtype": "float32", "error": {"a": 0.0}}}, "states error lacks embeddings, logits"),

@@ -149,7 +149,7 @@ def test_wrong_weights_are_reported(trained: Path, tmp_path: Path) -> None:
     weights["surprise"] = np.zeros(1, dtype=np.float32)
     save_file(weights, tmp_path / "weights.safetensors")
     for path, reason in (
-        (tmp_path / "weights.safetensors", r"as pyg: unknown tensor\(s\): surprise"),
+        (tmp_path / "weights.safetensors", r"with layout pyg: unknown tensor\(s\): surprise"),
         (trained / "graph.npz", "not a safetensors file"),
         (tmp_path / "none.safetensors", "No such file"),
         (tmp_path / "model.pt", "may be a pickle, which could run code; save the state dict with safetensors"),

@@ -39,7 +39,7 @@ def test_version_numbers_rise_and_publishing_activates_nothing(store: Store) -> 
     assert versions.live() is None
     with pytest.raises(UnknownVersion, match="no version of demo is live; activate one"):
         versions.open()
-    with pytest.raises(UnknownModel, match=r"there is no model other in this store \(there: demo\)"):
+    with pytest.raises(UnknownModel, match=r"there is no model other in this store \(existing models: demo\)"):
         store.model("other")
 
 
@@ -120,7 +120,7 @@ def test_damage_to_current_and_history_is_reported(versions: ModelVersions) -> N
     with pytest.raises(SnapshotError, match=r"CURRENT: holds '../2', expected the number of a version"):
         versions.open()
     (versions.folder / "CURRENT").write_text("9\n")
-    with pytest.raises(SnapshotError, match="CURRENT: names version 9, which is not there"):
+    with pytest.raises(SnapshotError, match="CURRENT: names version 9, which does not exist"):
         versions.open()
 
 
@@ -229,7 +229,7 @@ def test_a_version_of_another_model_is_refused(versions: ModelVersions) -> None:
     other = versions.folder.with_name("other")
     shutil.copytree(versions.folder / "2", other / "7")
     for use in (ModelVersions(other).activate, ModelVersions(other).manifest, ModelVersions(other).open):
-        with pytest.raises(SnapshotError, match=r"manifest.json: is of model demo, expected other"):
+        with pytest.raises(SnapshotError, match=r"manifest.json: belongs to model demo, expected other"):
             use(7)
     assert ModelVersions(other).prune(keep=1).in_use == []
 
@@ -366,15 +366,15 @@ def test_publishing_removes_leftovers_of_a_killed_publisher(versions: ModelVersi
     assert not [path for path in versions.folder.iterdir() if path.name.startswith(".publishing")]
 
 
-def test_last_look_can_prevent_an_activation(versions: ModelVersions) -> None:
+def test_before_activation_can_prevent_an_activation(versions: ModelVersions) -> None:
     live = versions.live()
     published = publish(Store(versions.folder.parent), seed=9)
 
-    def changes_its_mind() -> None:
+    def fail() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        versions.activate(published, last_look=changes_its_mind)
+        versions.activate(published, before_activation=fail)
     assert (versions.live(), versions.history().entries[-1].version) == (live, live)
 
 

@@ -161,7 +161,7 @@ def test_one_of_several_workers_rolls_back_a_damaged_version(two: Path) -> None:
         reports = [client.get("/models").json()["rolled_back"] for client in (first, second)]
         assert reports[0] == reports[1], "every worker reports the roll-back"
         assert (reports[0]["from"], reports[0]["to"]) == (2, 1)
-        assert reports[0]["why"].startswith("it is wrong: states/inputs.npy: its sha256 is not the one in the manifest")
+        assert reports[0]["why"].startswith("it is wrong: states/inputs.npy: the sha256 differs from the manifest")
     assert history(two) == [("activate", 1), ("activate", 2), ("rollback", 1)]
 
 

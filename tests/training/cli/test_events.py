@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from model_store import ModelVersions, Snapshot, Store
-from model_store.run_contract import EpochEvent, FailedEvent, FinishedEvent, StartedEvent
+from model_store.run_contract import Activation, EpochEvent, FailedEvent, FinishedEvent, StartedEvent
 from tests.training.release.test_retraining import events, run, write_graph
 from tests.training.samples import config, labelled
 from training import publish
 from training.cli.events import EventWriter, RunAbandoned
 from training.fit.loop import TrainingConfig, train
-from training.release.delivery import Mode, deliver
+from training.release.delivery import deliver
 from training.release.gate import Verdict
 
 TRAIN = [sys.executable, "-m", "training", "--epochs", "30", "--hidden", "8", "--no-checkpoint", "--no-publish", "--json"]
@@ -80,14 +80,14 @@ def test_without_its_fencing_file_a_run_publishes_nothing(tmp_path: Path, more: 
     fencing_file = tmp_path / "fencing_file"
     wanted = ["--epochs", "2", "--no-checkpoint", "--only-while", str(fencing_file), *more]
     assert run(tmp_path, *wanted) == 1
-    assert events(tmp_path / "events")[-1]["error"].startswith("the service has abandoned this job")
+    assert events(tmp_path / "events")[-1]["error"].startswith("the service abandoned this job")
     assert not (tmp_path / "models" / "demo").exists()
     fencing_file.touch()
     assert run(tmp_path, *wanted) == 0
 
 
 @pytest.mark.parametrize("mode", ["always", "if_better"])
-def test_without_its_fencing_file_a_version_does_not_go_live(tmp_path: Path, mode: Mode) -> None:
+def test_without_its_fencing_file_a_version_does_not_go_live(tmp_path: Path, mode: Activation) -> None:
     versions, fencing_file = two_versions(tmp_path), tmp_path / "fencing_file"
     fencing_file.touch()
 
@@ -104,7 +104,7 @@ def test_without_its_fencing_file_a_version_does_not_go_live(tmp_path: Path, mod
 
 @pytest.mark.parametrize("mode", ["always", "if_better"])
 def test_a_fencing_file_that_is_removed_during_verification_is_noticed(
-    tmp_path: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mode: Activation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     versions, fencing_file = two_versions(tmp_path), tmp_path / "fencing_file"
     fencing_file.touch()

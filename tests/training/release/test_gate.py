@@ -157,7 +157,7 @@ def test_a_version_that_goes_live_during_the_comparison_is_compared_with_too(sto
     assert seen == [1, 2]
     assert versions.live() == 3
     with pytest.raises(LiveVersionChanged):
-        versions.activate(1, instead_of=2)
+        versions.activate(1, expected_live=2)
 
 
 def test_a_store_that_cannot_be_pruned_does_not_fail_the_run(
@@ -169,7 +169,7 @@ def test_a_store_that_cannot_be_pruned_does_not_fail_the_run(
     (versions.folder / "CURRENT").write_text("garbage")
     result = deliver(versions, 2, "never", lambda _: Verdict(False, "not needed"), EventWriter(), keep=1)
     assert (result, versions.versions()) == ({"live": False}, [1, 2])
-    assert "old versions of demo are not removed: CURRENT: holds 'garbage'" in capsys.readouterr().err
+    assert "could not remove old versions of demo: CURRENT: holds 'garbage'" in capsys.readouterr().err
 
 
 def test_a_refresh_keeps_the_weights(store: Store, data: LabelledGraph) -> None:
@@ -219,11 +219,11 @@ def test_a_ranking_can_be_better_although_no_node_changes_its_class() -> None:
     assert (comparison.wins, comparison.losses, comparison.better) == (0, 0, True)
 
 
-def test_activation_instead_of_no_version_fails_if_one_is_live(store: Store, data: LabelledGraph) -> None:
+def test_activation_that_expects_no_live_version_fails_if_one_is_live(store: Store, data: LabelledGraph) -> None:
     for seed in (1, 2):
         publish_trained(store, data, seed)
     versions = store.model("demo")
-    versions.activate(1, instead_of=None)
+    versions.activate(1, expected_live=None)
     with pytest.raises(LiveVersionChanged):
-        versions.activate(2, instead_of=None)
+        versions.activate(2, expected_live=None)
     assert versions.live() == 1

@@ -1,4 +1,7 @@
-"""Loads data sets by name. Their raw files are below SGF_DATA_ROOT, where nothing is written."""
+"""Loads published data sets by name from raw files below SGF_DATA_ROOT. Nothing is written there.
+
+One module per file layout. Files of users (`graph.npz`, tables) do not belong here: data/ reads them.
+"""
 
 from __future__ import annotations
 
