@@ -23,7 +23,7 @@ class Security:
         self._admin = None if settings.admin_token is None else _digest(settings.admin_token.encode())
 
     def check(self, path: str, authorization: bytes | None) -> str | None:
-        """The name of the key in the log, a part of its hash; None where no key is needed.
+        """Returns the first 8 hex digits of the key's hash, for the log; None if the path needs no key.
 
         Raises Refusal: 401 where a key is missing, 403 where it is wrong, 404 where /admin is off.
         """
@@ -39,9 +39,9 @@ class Security:
         if authorization is None or not authorization.lower().startswith(b"bearer "):
             raise HttpRefusal("unauthorized", "a key is needed: send Authorization: Bearer ...", headers=_CHALLENGE)
         digest = _digest(authorization[7:].strip())
-        # The sum compares all of them, so that the time reveals nothing.
+        # `sum` compares all keys, so that the duration does not reveal which one matched.
         if not sum(hmac.compare_digest(digest, other) for other in expected):
-            raise Refusal("forbidden", "this key does not permit this request")
+            raise Refusal("forbidden", "the key is not valid for this path")
         return digest.hex()[:8]
 
 

@@ -59,7 +59,7 @@ class JobFolder:
 
 class Redaction:
     def __init__(self, *roots: Path) -> None:
-        # Known folders are replaced first: a path with spaces can be told from a sentence only if it is known.
+        # Known folders are replaced first, because a pattern cannot find the end of a path that contains spaces.
         known = {str(path) for root in roots for path in (root, root.resolve()) if path.is_absolute() and path != Path("/")}
         longest_first = "|".join(re.escape(root) for root in sorted(known, key=len, reverse=True))
         self._roots = re.compile(rf"(?:\bfile://)?(?<![\w.])(?:{longest_first})(?![\w-]|\.\w)")
@@ -68,7 +68,9 @@ class Redaction:
         return _PATH.sub(lambda path: f".../{path.group().rpartition('/')[2]}", self._roots.sub("...", text))
 
     def line(self, line: str) -> str:
-        """Redacts each string of a JSON line by itself: the n of an escaped newline would hide a path."""
+        """Parses the JSON line and redacts each string. In the raw line, the `n` of an escaped newline before a path would prevent the
+        pattern from matching.
+        """
         try:
             json.loads(line)
         except (ValueError, RecursionError):  # a full disk truncated the line

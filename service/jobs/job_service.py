@@ -1,4 +1,6 @@
-"""Submits, cancels and advances jobs. Of all service workers on a store, one thread advances them: the leader."""
+"""Submits, cancels and advances jobs. Among all service workers that share a store, one thread, the leader, advances the
+jobs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from service.settings import Settings
 from service.telemetry.metrics import Metrics
 
 LOG = logging.getLogger("service.jobs")
-LEADER_LOCK = "attendant.lock"  # the name of earlier versions: with another one, an upgrade could have two leaders
+# The name of earlier releases: with a new one, old and new workers could each elect a leader during an upgrade.
+LEADER_LOCK = "attendant.lock"
 BUSY_SECONDS, IDLE_SECONDS, MEASURE_SECONDS, ELECTION_SECONDS = 0.1, 0.5, 0.5, 1.0
 
 
@@ -44,7 +47,7 @@ class JobService:
             self._step = Trainer(settings, self.ledger).step
 
     def submit(self, submission: Submission, model: str, key: str | None) -> Job:
-        """Raises JobConflict as `Ledger.add` does."""
+        """Adds a job to the ledger, or returns the job with this idempotency key. Raises JobConflict (see `Ledger.add`)."""
         request = submission.model_dump(exclude_none=True)
         return self._count_now(self.ledger.add(Job.new(model, request), key))
 
@@ -72,9 +75,10 @@ class JobService:
         return job
 
     def _count(self, job: Job) -> None:
-        """Counts each state of a job once over all services: `sgf-worker` changes states too, and has no metrics.
+        """Counts each state of a job exactly once over all services. The service counts for `sgf-worker`, which exports no
+        metrics.
 
-        Includes the earlier states, which may have passed between two steps of the leader.
+        Also counts the earlier states: a job may pass through several states between two steps of the leader.
         """
         states: tuple[State, ...] = ("queued", job.state) if job.started_at is None else ("queued", "running", job.state)
         for state in dict.fromkeys(states):

@@ -3,7 +3,7 @@
 JobError: `service.http.errors` maps its subclasses to responses, and its `details` to details of the response
 - InvalidSubmission: the request to retrain cannot be run
 - UnknownJob: there is no job with this id
-- JobConflict: another job, or the state of this job, does not permit the request
+- JobConflict: the request conflicts with another job or with the state of this job
 - JobsUnavailable: the records cannot be read or written now
 """
 
@@ -38,11 +38,13 @@ class JobsUnavailable(JobError): ...  # noqa: N818
 
 
 class Ledger(ABC):
-    """Job records. Methods may block. They raise UnknownJob, and JobsUnavailable if the records are unavailable."""
+    """Job records. Methods may block. They raise UnknownJob if there is no job with this id, and JobsUnavailable if the
+    records cannot be read or written.
+    """
 
     @abstractmethod
     def add(self, job: Job, key: str | None) -> Job:
-        """Adds a job, or returns the job of the same request that was added with this idempotency key before.
+        """Adds a job. If a job with this idempotency key and the same request exists, returns that job instead.
 
         Raises JobConflict if the key was used for another request, or if the model has an active job.
         """
@@ -52,11 +54,13 @@ class Ledger(ABC):
 
     @abstractmethod
     def jobs(self) -> list[Job]:
-        """Newest first."""
+        """Returns all jobs, newest first."""
 
     @abstractmethod
     def update(self, job_id: str, change: Callable[[Job], Job]) -> Job:
-        """Changes a record atomically. `change` may be called again, and may raise."""
+        """Changes a record atomically. `change` may be called several times (the transaction is retried) and may raise; then
+        nothing is written.
+        """
 
     @abstractmethod
     def report(self, job: Job, lines: list[str], log_tail: str) -> bool:
@@ -75,7 +79,7 @@ class Ledger(ABC):
 
     @abstractmethod
     def count_once(self, job_id: str, state: State) -> bool:
-        """True for the first of all processes that calls this for a state of a job."""
+        """Returns True exactly once per job and state, over all processes."""
 
     def claim(self) -> Job | None:
         """Starts the job that has waited longest. None if no job waits."""
@@ -86,7 +90,9 @@ class Ledger(ABC):
         return None
 
     def cancel(self, job_id: str) -> Job:
-        """Ends a queued job. Requests the end of a running one. Raises JobConflict if the job has ended otherwise."""
+        """Ends a queued job. Requests the end of a running one. Raises JobConflict if the job has succeeded or failed; a
+        cancelled job is returned unchanged.
+        """
         return self.update(job_id, _cancel)
 
 
@@ -113,7 +119,9 @@ def require_job(job: Job | None, job_id: str) -> Job:
 
 
 def check_addition(job: Job, key: str | None, same_key: Job | None, active: Job | None) -> Job | None:
-    """What `Ledger.add` returns or raises because of earlier jobs: the one with the same key, and the active one."""
+    """Returns the existing job that `Ledger.add` must return, or None. Raises JobConflict if the key was used for another
+    request, or if another job is active.
+    """
     if same_key is not None and same_key.request != job.request:
         raise JobConflict(f"the key {key!r} was used for another request", job=same_key.id)
     if same_key is None and active is not None and active.active:

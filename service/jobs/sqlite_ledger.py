@@ -1,4 +1,6 @@
-"""The ledger in a SQLite file of the store: for jobs that the service trains itself. All workers share the file."""
+"""The ledger in a SQLite file of the store: for jobs that the service trains on this machine (without Redis). All workers
+share the file.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from service.jobs.ledger import KEPT_JOBS, JobsUnavailable, Ledger, check_additi
 from service.settings import Settings
 
 READ = "BEGIN"  # does not block writers
-FORMAT = 2  # 0: a key was unique over all models; 1: with columns `cancel` and `digest`, without `counted`
+FORMAT = 2  # Changes: 1 made keys unique per model; 2 replaced the columns `cancel` and `digest` by `counted`
 CREATE = (
     """CREATE TABLE jobs (
         number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, model TEXT NOT NULL, state TEXT NOT NULL,
@@ -110,7 +112,9 @@ class SqliteLedger(Ledger):
 
 
 def _create_tables(database: sqlite3.Connection) -> None:
-    """Creates or migrates the tables. If several workers start at once, the first does it."""
+    """Creates or migrates the tables. If several workers start at the same time, the transaction lets only one create the
+    tables.
+    """
     database.execute("BEGIN IMMEDIATE")
     if database.execute("PRAGMA user_version").fetchone()[0] < FORMAT:
         exists = database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'jobs'").fetchone() is not None

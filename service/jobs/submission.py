@@ -22,15 +22,19 @@ class Submission(BaseModel):
 
     dataset: str | None = Field(default=None, max_length=64, description="a data set by its name")
     data: str | None = Field(default=None, max_length=1024, description="a graph.npz or a folder, relative to SGF_DATA_ROOT")
-    recipe: str | None = Field(default=None, max_length=64, description="settings by name; it also names a data set")
+    recipe: str | None = Field(
+        default=None, max_length=64, description="name of a recipe: its settings, and by default its data set"
+    )
     overrides: Overrides = Overrides()
     warm_start: bool = Field(default=False, description="start from the live weights where shapes match")
-    refresh: bool = Field(default=False, description="no training: the live weights with this data")
+    refresh: bool = Field(default=False, description="publish the live weights with this data, without training")
     activate: Activation = "if_better"
 
     @classmethod
     def of(cls, job: Job) -> Submission:
-        """Raises InvalidSubmission: the record may come from another program."""
+        """Parses the request in a job record. Raises InvalidSubmission if it is invalid, e.g. because another program wrote
+        it.
+        """
         try:
             return cls.model_validate(job.request)
         except ValueError:
@@ -55,7 +59,9 @@ class Submission(BaseModel):
             find_data(data_root, self.data)
 
     def arguments(self, data_root: Path) -> list[str]:
-        """For `python -m training`. Raises InvalidSubmission as `check` does: files may be gone since the submission."""
+        """Returns the arguments for `python -m training`. Checks again, because files may have been removed since the
+        submission; raises InvalidSubmission.
+        """
         self.check(data_root)
         arguments = ["refresh"] if self.refresh else ["--no-checkpoint"]
         if self.data is not None:

@@ -132,7 +132,9 @@ def lower_priority(pid: int) -> None:
 
 
 def restore_priority(pid: int) -> None:
-    """Sets all threads of a process to normal priority, which needs CAP_SYS_NICE; then a signal takes effect at once."""
+    """Sets all threads of a process to normal priority, so that it handles a signal without delay. Needs CAP_SYS_NICE;
+    without it, does nothing.
+    """
     threads: list[Path] = []
     with suppress(OSError):
         threads = list(Path(f"/proc/{pid}/task").iterdir())

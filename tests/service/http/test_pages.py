@@ -135,7 +135,7 @@ def test_a_report_is_read_alone_and_verified(tmp_path: Path) -> None:
         (tmp_path / "demo" / "1" / "states" / "logits.npy").unlink()
         assert client.get("/models/1/report").text == "<h1>how it went</h1>"
         (tmp_path / "demo" / "1" / "report.html").write_text("<h1>how it want</h1>")
-        assert "report.html: its sha256" in refused(client.get("/models/1/report"), 409, "conflict")
+        assert "report.html: the sha256" in refused(client.get("/models/1/report"), 409, "conflict")
         publish(Store(tmp_path))
         refused(client.get("/models/2/report"), 404, "unknown_report")
         refused(client.get("/models/3/report"), 404, "unknown_version")
