@@ -68,7 +68,7 @@ class Redaction:
         return _PATH.sub(lambda path: f".../{path.group().rpartition('/')[2]}", self._roots.sub("...", text))
 
     def line(self, line: str) -> str:
-        """Redacts each string of a JSON line. In the raw line, the `n` of an escaped newline before a path would hide the path."""
+        """Redacts each string of a JSON line. In the raw line, the `n` of an escaped newline would hide a path after it."""
         try:
             json.loads(line)
         except (ValueError, RecursionError):  # a full disk truncated the line
