@@ -8,7 +8,7 @@ Three budgets, each in the unit in which the resource is spent:
 
 A queue within its bound is served oldest first, and nothing is refused. A queue that exceeds its bound is overloaded until
 hardly any request is refused. While it is overloaded it is kept short, so that answers are quick: a request that arrives
-while another one has waited for SHORT_SECONDS is refused, which is cheap. A request on a connection that was refused less
+while as many wait as may run is refused, which is cheap. A request on a connection that was refused less
 than RETRY_SECONDS ago is not refused at once again: it is delayed until no other request waits, and refused after PATIENCE
 times the bound. Clients that retry at once therefore cause a few refusals per second, not thousands, and cannot keep an
 overload alive.
@@ -39,8 +39,6 @@ WINDOW_SECONDS = 0.05
 """How often a lane with a queue measures its rate, and looks for requests that have waited too long."""
 SMOOTHING = 0.4
 """Weight of the last window in the measured rate."""
-SHORT_SECONDS = 0.005
-"""Longest wait in an overloaded queue at which it takes another request."""
 CALM_SHARE = 0.05
 """Refusals per answer, in one window, below which an overload has ended."""
 REFUSAL_SECONDS = 0.005
@@ -101,7 +99,7 @@ class Lane:
         if self._is_overloaded:
             if now - request.connection.refused_at < RETRY_SECONDS:
                 queue = self._delayed
-            elif queue and now - queue[0].arrived > SHORT_SECONDS:
+            elif len(queue) >= self._limit:
                 self._excess.append(request)
                 if len(self._excess) == 1:
                     loop.call_later(REFUSAL_SECONDS, self._refuse_excess)
