@@ -8,10 +8,9 @@ Three budgets, each in the unit in which the resource is spent:
 
 A queue within its bound is served oldest first, and nothing is refused. A queue that exceeds its bound is overloaded until
 hardly any request is refused. While it is overloaded it is kept short, so that answers are quick: a request that arrives
-while as many wait as may run is refused, which is cheap. A request on a connection that was refused less
-than RETRY_SECONDS ago is not refused at once again: it is delayed until no other request waits, and refused after PATIENCE
-times the bound. Clients that retry at once therefore cause a few refusals per second, not thousands, and cannot keep an
-overload alive.
+while as many wait as may run is refused, which is cheap. A request on a connection that was refused less than RETRY_SECONDS
+ago is not refused at once again: it is delayed until no other request waits, and refused after PATIENCE times the bound.
+Clients that retry at once therefore cause a few refusals per second, not thousands, and cannot keep an overload alive.
 """
 
 from __future__ import annotations
@@ -218,7 +217,7 @@ class Admission:
         self._rates[key] = tokens - 1, now
 
     def hold(self, connection: Protocol, count: int) -> None:
-        """Books the bytes that a connection holds now. Beyond the budget, cuts off the connection that holds most."""
+        """Records the bytes that a connection holds now. Beyond the budget, cuts off the connection that holds most."""
         self.held_bytes += count - self._held.pop(connection, 0)
         if count:
             self._held[connection] = count

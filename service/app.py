@@ -89,7 +89,7 @@ async def _repeat(step: Callable[[], None], seconds: float) -> None:
         await asyncio.sleep(seconds)
         try:
             step()
-        except Exception:
+        except Exception:  # a defect in one step must not end its repetition
             LOG.exception("%s failed; it is repeated in %g s", step.__qualname__, seconds)
 
 

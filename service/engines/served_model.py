@@ -72,7 +72,7 @@ class ServedModel:
         if self.snapshot.node_ids is not None:
             return self.snapshot.node_ids.rows(ids)
         try:
-            rows = np.frombuffer(array("q", ids), dtype=np.int64)  # type: ignore[type-var]  # it raises for texts
+            rows = np.frombuffer(array("q", ids), dtype=np.int64)  # type: ignore[type-var]  # it raises TypeError for strings
             if rows.view(np.uint64).max() < self.num_nodes:  # as unsigned, a negative number is a large one
                 return rows
         except (TypeError, OverflowError):

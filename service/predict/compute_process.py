@@ -87,7 +87,7 @@ def main() -> None:
             try:
                 model = _opened(model, *message[:3])
                 answers = compute(model, message[3])
-            except Exception as error:
+            except Exception as error:  # the worker raises it for the requests
                 answers = [error] * len(message[3])
             data = pickle.dumps([_packed(answer) for answer in answers])
             stream.write(LENGTH.pack(len(data)) + data)

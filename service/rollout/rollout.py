@@ -86,7 +86,7 @@ class Rollout:
         """A failure of the store is reported, and stops neither the start nor the watch."""
         try:
             await self._follow_store()
-        except Exception as error:
+        except Exception as error:  # of the store, its file system, or a defect
             self._report_failure(None, error, self._settings.poll_seconds)
 
     async def _follow_store(self) -> None:
@@ -101,7 +101,7 @@ class Rollout:
         version = live[0]
         try:
             model = await asyncio.to_thread(load, versions, version, self._settings)
-        except Exception as error:
+        except Exception as error:  # whatever it is, the old version stays in service
             is_wrong = isinstance(error, SnapshotError | ProbeError)
             self._metrics.swaps.labels("refused" if is_wrong else "failed").inc()
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS) if live == self._failed else FIRST_PAUSE_SECONDS

@@ -186,7 +186,7 @@ class Metrics:
         if not folder:
             return generate_latest(self.registry)
         for process in {owner_of(path) for path in Path(folder).glob("gauge_live*.db")}:
-            if not is_alive(process):  # else the gauges of a killed worker would state for ever that it is not ready
+            if not is_alive(process):  # the gauges of a killed worker would keep reporting that it is not ready
                 multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]  # their stub
         merged = CollectorRegistry()
         multiprocess.MultiProcessCollector(merged)  # type: ignore[no-untyped-call]  # their stub
