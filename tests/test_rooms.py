@@ -46,7 +46,6 @@ FOLDERS_MAY_IMPORT = {
 """By folder, the other folders and the modules of its room that it may import, for annotations too."""
 EXCEPTIONS = {
     ("sgformer/arrays/torch_operations.py", "torch_model"),  # unit_rows, whose gradient is written by hand
-    ("sgformer/torch_model/reference.py", "full_graph"),  # the type of the states and sums that it uses
     ("training/data/user_data.py", "fit"),  # the tasks, by which labels are checked
     ("training/release/delivery.py", "cli"),  # run events, the contract with the service
     ("service/predict/batching.py", "http"),  # the type of a request

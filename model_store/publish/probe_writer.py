@@ -4,7 +4,7 @@ The answers for new nodes are independent of the stored states and of the code t
 
 1. One pass over all rows computes the input states and the attention sums again, once for all questions.
 2. The GCN starts from these input states, on the graph with the new nodes, and computes the rows that the answer depends on.
-3. `torch_model.reference`, the trainable module, computes the last step.
+3. `full_graph.reference`, the trainable module, computes the last step.
 
 All questions together cost one pass over the rows, not a full forward each. Arrays as large as the graph are scratch files;
 memory holds one copy of the edges and one block of rows.
@@ -27,7 +27,7 @@ from sgformer import Adjacency, Answers, AttentionSums, Graph, InferenceModel, M
 from sgformer.arrays.torch_operations import csr_tensor, placed_on, shared
 from sgformer.features import FeatureRows, SparseRows
 from sgformer.full_graph.passes import Passes
-from sgformer.torch_model.reference import reference_answers
+from sgformer.full_graph.reference import reference_answers
 
 KNOWN_NODES = 16
 NEIGHBORS = 3

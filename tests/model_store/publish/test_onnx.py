@@ -17,7 +17,7 @@ from model_store import ProbeError, Store
 from model_store.publish import onnx_head
 from model_store.publish.onnx_head import export_request_head, sum_feeds
 from sgformer import Answers, Graph, InferenceModel, ModelConfig, summarize
-from sgformer.torch_model.reference import reference_answers
+from sgformer.full_graph.reference import reference_answers
 from tests.model_store.samples import NODES, small_contents
 from tests.sgformer.naive import naive_forward
 

@@ -11,7 +11,7 @@ import pytest
 from model_store.publish import probe_writer
 from model_store.publish.probe_writer import full_forward_probes
 from sgformer import NewNodes, summarize
-from sgformer.torch_model.reference import reference_answers
+from sgformer.full_graph.reference import reference_answers
 from tests.model_store.samples import small_contents
 
 
