@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sgformer.adjacency import Adjacency
 from sgformer.config import ModelConfig
 from sgformer.errors import (
+    ChangeError,
     ConfigError,
     GraphError,
     NeighborhoodTooLarge,
@@ -21,6 +22,8 @@ from sgformer.errors import (
 )
 from sgformer.features import SparseRows
 from sgformer.graph import Graph
+from sgformer.live.changes import Changes, Draft
+from sgformer.live.changing_graph import ChangingGraph
 from sgformer.request_time.extension import ExtendedAnswers, extend
 from sgformer.request_time.inference import Answers, InferenceModel, probabilities
 from sgformer.request_time.new_nodes import NewNodes
@@ -47,7 +50,11 @@ __all__ = [
     "Adjacency",
     "Answers",
     "AttentionSums",
+    "ChangeError",
+    "Changes",
+    "ChangingGraph",
     "ConfigError",
+    "Draft",
     "ExtendedAnswers",
     "FullForward",
     "Graph",

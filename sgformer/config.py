@@ -27,6 +27,8 @@ Combine = Literal["add", "cat"]
 FeatureTransform = Literal["none", "row", "standard"]
 Task = Literal["multiclass", "multilabel", "regression"]
 
+ADDED: dict[str, Any] = {"gnn_layer_norm": False, "gnn_layer_residual": False}
+"""Settings that older snapshots do not have, with their defaults."""
 _CHOICES = {
     "normalization": Normalization,
     "gnn_input": GnnInput,
@@ -51,12 +53,14 @@ class ModelConfig:
     layers: int = 2
     """GCN layers; with 0 the output of the GCN is its input."""
     alpha: float = 0.5
-    """The share of the graph branch in the embedding: (1 - alpha) AN + alpha GN. Not used by `combine="cat"`."""
+    """The share of the graph branch in the embedding (1 - alpha) AN + alpha GN: AN is the output of the attention, GN that
+    of the GCN. 1 is a GCN. Not used by `combine="cat"`."""
     normalization: Normalization = "frobenius"
     """How queries and keys are scaled: by the norm of the matrix (the paper), or of each row and head (PyG)."""
     gnn_input: GnnInput = "shared"
     """What the GCN reads: Z0 (the paper), its own input layer (PyG, authors' large), or the features (authors' medium)."""
     value_map: bool = True
+    """Whether the values are a linear map of Z0; without it they are Z0."""
     qkv_bias: bool = True
     attention_residual: float | None = 0.5
     """The `a` in a AN + (1 - a) Z0; None means no residual."""
@@ -65,9 +69,14 @@ class ModelConfig:
     attention_activation: bool = False
     gnn_weight: bool = True
     gnn_batch_norm: bool = True
+    gnn_layer_norm: bool = False
+    """In place of the batch norms; none of the three published variants has it."""
     gnn_activation: bool = True
     gnn_residual: bool = False
     """Adds the GCN's input, not the previous layer, after every layer, as the published code does."""
+    gnn_layer_residual: bool = False
+    """Adds the previous layer after every layer; none of the three published variants does. With `gnn_input="features"` the
+    first layer adds nothing."""
     gnn_init: bool = False
     """`use_init` of the authors' code: every layer also reads the GCN's input."""
     gnn_plain_last: bool = False
@@ -82,8 +91,9 @@ class ModelConfig:
         for name in ("in_features", "out_features", "hidden", "heads"):
             self._need_integer(name, at_least=1)
         self._need_integer("layers", at_least=0)
-        for name in ("alpha", "attention_dropout", "gnn_dropout"):
+        for name in ("attention_dropout", "gnn_dropout"):
             self._need_share(name)
+        self._need_share("alpha", closed=True)
         if self.attention_residual is not None:
             self._need_share("attention_residual", closed=True)
         for name, kind in _CHOICES.items():
@@ -92,17 +102,15 @@ class ModelConfig:
         for field in fields(self):
             if field.type == "bool" and not isinstance(getattr(self, field.name), bool):
                 raise ConfigError(f"{field.name} must be true or false, got {getattr(self, field.name)!r}")
-        if self.gnn_input == "features":
-            self._check_features_input()
-        if self.gnn_init and not self.gnn_weight:
-            raise ConfigError("gnn_init reads the GCN's input through each layer's weight: it needs gnn_weight")
+        self._check_graph_branch()
 
     @property
     def embedding_size(self) -> int:
         return self.hidden * (2 if self.combine == "cat" else 1)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """All settings. `ADDED` settings with their default are left out, so that manifests and their hashes stay."""
+        return {name: value for name, value in asdict(self).items() if name not in ADDED or value != ADDED[name]}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
@@ -110,14 +118,22 @@ class ModelConfig:
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):
             raise ConfigError(f"unknown model setting(s): {', '.join(unknown)}")
-        if missing := sorted(known - set(values)):
+        if missing := sorted(known - set(values) - set(ADDED)):
             raise ConfigError(f"missing model setting(s): {', '.join(missing)}")
         return cls(**values)
 
-    def _check_features_input(self) -> None:
-        """Features and layers differ in width, so they cannot be added or concatenated."""
+    def _check_graph_branch(self) -> None:
+        if self.gnn_batch_norm and self.gnn_layer_norm:
+            raise ConfigError("gnn_layer_norm takes the place of the batch norms: it needs gnn_batch_norm=False")
+        if self.gnn_layer_residual and (self.gnn_residual or self.gnn_init):
+            raise ConfigError("gnn_layer_residual takes the place of gnn_residual and gnn_init: it needs both to be false")
+        if self.gnn_init and not self.gnn_weight:
+            raise ConfigError("gnn_init reads the GCN's input through each layer's weight: it needs gnn_weight")
+        if self.gnn_input != "features":
+            return
         if self.layers == 0:
             raise ConfigError("gnn_input='features' needs at least one GCN layer to bring the features to hidden size")
+        # Features and layers differ in width, so they cannot be added or concatenated.
         for name, wanted in (("gnn_weight", True), ("gnn_residual", False), ("gnn_init", False)):
             if getattr(self, name) is not wanted:
                 raise ConfigError(f"gnn_input='features' needs {name}={wanted}")

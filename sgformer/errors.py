@@ -5,9 +5,10 @@
     +-- GraphError               features or edges that do not make a graph
     +-- UnknownNodeError         an id that is not in the graph
     +-- NewNodeError             an invalid request for new nodes (`item` is the new node at fault)
+    +-- ChangeError              an invalid change of a graph (`row` is the node at fault)
     +-- SumsError                sums that cannot be combined, or that include no rows
     +-- WeightsError             tensors that are missing, unknown or of the wrong shape
-    +-- NeighborhoodTooLarge     an exact answer would recompute more than the caller allows
+    +-- NeighborhoodTooLarge     an exact answer would read more adjacency entries than the caller allows
 
 Every message says what was found and what was expected.
 """
@@ -39,6 +40,14 @@ class UnknownNodeError(SgformerError):
         self.node = node
 
 
+class ChangeError(SgformerError):
+    """`row` is the row at fault, or None if the error is not about a single node."""
+
+    def __init__(self, message: str, row: int | None = None) -> None:
+        super().__init__(message)
+        self.row = row
+
+
 class SumsError(SgformerError):
     pass
 
@@ -60,7 +69,7 @@ class NeighborhoodTooLarge(SgformerError):  # noqa: N818  # a public name
 
     def __init__(self, item: int, size: int, limit: int) -> None:
         self.message = (
-            f"an exact answer would recompute a neighbourhood of {size:,} entries, "
+            f"an exact answer would read {size:,} adjacency entries, "
             f"the limit is {limit:,}; use frozen mode or raise the limit"
         )
         super().__init__(f"new node {item}: {self.message}")

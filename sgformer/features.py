@@ -13,9 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sgformer.arrays.operations import Array, Indices, ops_for, run_starts
+from sgformer.arrays.operations import Array, Indices, expand_runs, ops_for, run_starts
 from sgformer.config import FeatureTransform
 
+BLOCK_ROWS = 1 << 16
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
 MakeError: TypeAlias = Callable[[str, int | None], Exception]
 """Makes the caller's exception from a message and the row at fault: graphs and requests share the checks."""
 
@@ -50,6 +52,13 @@ class SparseRows:
         indptr = self.indptr[start : stop + 1] - first
         return SparseRows(indptr, self.indices[first:last], self.values[first:last], self.width)
 
+    def take(self, rows: Indices) -> SparseRows:
+        """Copies of these rows, in this order."""
+        lengths = self.indptr[rows + 1] - self.indptr[rows]
+        entries = expand_runs(self.indptr[rows], lengths)
+        indptr = np.append(0, np.cumsum(lengths))
+        return SparseRows(indptr, self.indices[entries], self.values[entries], self.width)
+
     def times(self, matrix: Array) -> Array:
         """These rows times a (width, o) matrix, of which only the rows at stored columns are read."""
         return ops_for(matrix).sparse_product(self.indptr, self.indices, self.values, matrix)
@@ -68,12 +77,12 @@ FeatureRows: TypeAlias = NDArray[np.floating[Any]] | SparseRows
 
 @dataclass(frozen=True)
 class MixedRows:
-    """Dense and sparse rows of equal width. Each keeps its form, so its answer has the same bits as alone."""
+    """Dense and sparse rows of equal width. Each keeps its form, so its answer is bitwise independent of the other rows."""
 
     dense: NDArray[np.floating[Any]]
     sparse: SparseRows
     is_sparse: NDArray[np.bool_]
-    """For every row."""
+    """One entry per row."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -84,6 +93,29 @@ class MixedRows:
         order = np.argsort(np.concatenate([np.flatnonzero(~self.is_sparse), np.flatnonzero(self.is_sparse)]))
         ops = ops_for(dense)
         return ops.take(ops.concat([dense, sparse]), order)
+
+
+@dataclass(frozen=True)
+class MappedRows:
+    """Rows of a graph whose features are not stored: instead of features, they have the results of the input layers.
+
+    `InferenceModel.inputs` accepts them, so a full-graph forward and answers work. Everything else needs features.
+    """
+
+    inputs: Array
+    """Z0 by row."""
+    initial: Array
+    """The GCN's input by row."""
+    rows: Indices
+    width: int
+    """The number of features."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.rows), self.width
+
+    def __getitem__(self, rows: slice) -> MappedRows:
+        return MappedRows(self.inputs, self.initial, self.rows[rows], self.width)
 
 
 def checked_features(features: Any, width: int | None, error: MakeError) -> Any:
@@ -97,13 +129,20 @@ def checked_features(features: Any, width: int | None, error: MakeError) -> Any:
     rows = _checked_sparse(features, error) if isinstance(features, SparseRows) else _checked_dense(features, error)
     if width is not None and rows.shape[1] != width:
         raise error(f"features are {rows.shape[1]} wide, expected {width}", None)
-    values = rows.values if isinstance(rows, SparseRows) else rows
-    # Models run in float32: a larger value would become infinity later, where its row and column are unknown.
-    valid = np.abs(values) <= np.finfo(np.float32).max
-    if not valid.all():
-        row, column = _first_invalid(rows, valid)
-        raise error(f"features hold NaN, infinity or more than 3.4e38 (row {row}, column {column})", row)
+    check_values(rows, error)
     return rows
+
+
+def check_values(rows: FeatureRows, error: MakeError, first_row: int = 0) -> None:
+    """Raises the error for the first value that is not a finite float32. `first_row` is the number of the first row."""
+    values = rows.values if isinstance(rows, SparseRows) else rows
+    for start in range(0, len(values), BLOCK_ROWS):  # bounds the memory
+        # Models run in float32: a larger value would become infinity later, where its row and column are unknown.
+        valid = np.abs(values[start : start + BLOCK_ROWS]) <= MAX_FLOAT32
+        if not valid.all():
+            row, column = _first_invalid(rows, valid, start)
+            row += first_row
+            raise error(f"features hold NaN, infinity or more than 3.4e38 (row {row}, column {column})", row)
 
 
 def as_array(values: Any, what: str, error: MakeError) -> NDArray[Any]:
@@ -135,8 +174,9 @@ def column_statistics(rows: FeatureRows) -> tuple[NDArray[np.float64], NDArray[n
         squares = np.bincount(rows.indices, weights=(values - mean[rows.indices]) ** 2, minlength=rows.width)
         variance = (squares + zeros * mean**2) / count
     else:
-        mean = rows.mean(axis=0, dtype=np.float64)
-        variance = rows.var(axis=0, dtype=np.float64)
+        blocks = range(0, count, BLOCK_ROWS)  # bounds the memory
+        mean = sum(rows[start : start + BLOCK_ROWS].sum(axis=0, dtype=np.float64) for start in blocks) / count
+        variance = sum(((rows[start : start + BLOCK_ROWS] - mean) ** 2).sum(axis=0) for start in blocks) / count
     # Rounding gives a constant column a variance of about 1e-32 times its square.
     constant = variance <= 1e-24 * np.maximum(mean**2, 1e-300)
     return mean, np.where(constant, 1.0, np.sqrt(variance))
@@ -192,20 +232,20 @@ def _checked_sparse(rows: SparseRows, error: MakeError) -> SparseRows:
 
 
 def _checked_mixed(rows: MixedRows, width: int | None, error: MakeError) -> MixedRows:
-    def error_at(places: Indices) -> MakeError:
-        return lambda message, row: error(message, None if row is None else int(places[row]))
+    def error_at(positions: Indices) -> MakeError:
+        return lambda message, row: error(message, None if row is None else int(positions[row]))
 
     dense = checked_features(rows.dense, width, error_at(np.flatnonzero(~rows.is_sparse)))
     return MixedRows(dense, checked_features(rows.sparse, width, error_at(np.flatnonzero(rows.is_sparse))), rows.is_sparse)
 
 
-def _first_invalid(rows: FeatureRows, valid: NDArray[np.bool_]) -> tuple[int, int]:
-    """Row and column of the first invalid entry."""
+def _first_invalid(rows: FeatureRows, valid: NDArray[np.bool_], start: int = 0) -> tuple[int, int]:
+    """Row and column of the first invalid entry; `valid` begins at row, or for sparse rows at entry, `start`."""
     if isinstance(rows, SparseRows):
-        entry = int(np.flatnonzero(~valid)[0])
+        entry = start + int(np.flatnonzero(~valid)[0])
         return int(np.searchsorted(rows.indptr, entry, side="right")) - 1, int(rows.indices[entry])
     row, column = np.argwhere(~valid)[0]
-    return int(row), int(column)
+    return start + int(row), int(column)
 
 
 def _as_sparse_rows(matrix: Any) -> SparseRows:
@@ -213,6 +253,18 @@ def _as_sparse_rows(matrix: Any) -> SparseRows:
     matrix = matrix.tocsr(copy=True)
     matrix.sum_duplicates()
     return SparseRows(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1])
+
+
+def take_rows(rows: FeatureRows | MixedRows, positions: Indices) -> FeatureRows | MixedRows:
+    """Copies of the rows at these positions, in this order. Each stays dense or sparse."""
+    if isinstance(rows, SparseRows):
+        return rows.take(positions)
+    if not isinstance(rows, MixedRows):
+        return rows[positions]
+    is_sparse = rows.is_sparse[positions]
+    order = np.where(rows.is_sparse, np.cumsum(rows.is_sparse), np.cumsum(~rows.is_sparse)) - 1
+    dense, sparse = rows.dense[order[positions[~is_sparse]]], rows.sparse.take(order[positions[is_sparse]])
+    return MixedRows(dense, sparse, is_sparse)
 
 
 def stack_rows(parts: list[SparseRows]) -> SparseRows:

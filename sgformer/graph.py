@@ -30,21 +30,22 @@ class Graph:
             GraphError: fewer than two nodes, no features, NaN, wrong shapes, or edges of unknown nodes.
         """
         rows = checked_features(features, None, GraphError)
-        cls._check_size(rows)
+        cls.check_size(rows)
         return cls(rows, Adjacency.from_edges(edge_index, rows.shape[0]))
 
     @classmethod
     def from_matrix(cls, features: Any, matrix: Any) -> Graph:
         """From a feature matrix and a square adjacency matrix, dense or scipy sparse."""
         rows = checked_features(features, None, GraphError)
-        cls._check_size(rows)
+        cls.check_size(rows)
         adjacency = Adjacency.from_matrix(matrix)
         if adjacency.num_nodes != rows.shape[0]:
             raise GraphError(f"{rows.shape[0]} feature rows for an adjacency matrix of {adjacency.num_nodes} nodes")
         return cls(rows, adjacency)
 
     @staticmethod
-    def _check_size(rows: FeatureRows) -> None:
+    def check_size(rows: FeatureRows) -> None:
+        """Raises GraphError unless these are features of at least two nodes."""
         nodes, width = rows.shape
         # The attention of a single node divides by 1 + cos(q, k), which may be zero.
         if nodes < 2:

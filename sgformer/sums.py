@@ -16,7 +16,8 @@ from sgformer.arrays.operations import Array, ops_for
 from sgformer.config import Normalization
 from sgformer.errors import SumsError
 
-SUMS = ("key_value", "key", "query_square", "key_square")
+SUM_NAMES = ("key_value", "key", "query_square", "key_square")
+"""The fields of `AttentionSums` that are sums over rows."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,10 @@ class AttentionSums:
         """The sums with these rows added: a rank-n update."""
         return self + self.of_rows(self.normalization, query, key, value)
 
-    def without_rows(self, query: Array, key: Array, value: Array) -> AttentionSums:
-        """The sums with these rows removed. The sums must include them."""
-        return self - self.of_rows(self.normalization, query, key, value)
-
     def attend(self, query: Array, value: Array) -> Array:
         """The attention output (n, hidden) of rows that these sums include, averaged over the heads."""
         if self.count < 1:
-            raise SumsError("sums over no rows cannot be attended to")
+            raise SumsError("attention needs sums over at least one row, these are over none")
         scale = _scale(self.normalization, self.query_square, self.key_square, self.count)
         return _weighted(value, *self._products(query, scale))
 
@@ -92,6 +89,13 @@ class AttentionSums:
         scale = ops_for(query).cast(_scale(self.normalization, query_square, key_square, count), like=query)
         return _weighted(value, (mixed + own * value) * scale, (total + own) * scale)
 
+    def attend_parts(self, query: Array, key: Array, value: Array) -> tuple[Array, Array]:
+        """`attend` as a sum of two parts: what each row adds to its own output, and what all other rows add. numpy only."""
+        scale = _scale(self.normalization, self.query_square, self.key_square, self.count)
+        mixed, total = self._products(query, scale)
+        own = (query * key).sum(-1)[:, :, None] * scale * value  # (n, H, d)
+        return ((value + own) / (1 + total)).mean(1), ((mixed - own) / (1 + total)).mean(1)
+
     def to(self, like: Array) -> AttentionSums:
         """The same float64 sums on the device of `like`, so that attending copies nothing between devices."""
         return self._mapped(lambda array: ops_for(like).cast(array, like=_double(like)))
@@ -101,7 +105,7 @@ class AttentionSums:
         return self._mapped(lambda array: array.cpu().numpy() if hasattr(array, "cpu") else array)
 
     def _mapped(self, convert: Callable[[Array], Array]) -> AttentionSums:
-        return replace(self, **{name: convert(getattr(self, name)) for name in SUMS})
+        return replace(self, **{name: convert(getattr(self, name)) for name in SUM_NAMES})
 
     def _products(self, query: Array, scale: Array | float = 1.0) -> tuple[Array, Array]:
         """Q S and Q s, times `scale`."""
@@ -118,7 +122,7 @@ class AttentionSums:
             )
         if self.count + sign * other.count < 0:
             raise SumsError(f"{other.count} rows cannot be removed from sums over {self.count}")
-        combined = {name: getattr(self, name) + sign * getattr(other, name) for name in (*SUMS, "count")}
+        combined = {name: getattr(self, name) + sign * getattr(other, name) for name in (*SUM_NAMES, "count")}
         return replace(self, **combined)
 
 

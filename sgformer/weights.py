@@ -21,7 +21,7 @@ def expected_shapes(config: ModelConfig) -> Shapes:
         shapes |= _linear(name, config.heads * hidden, hidden, bias=config.qkv_bias)
     shapes |= _layer_norm("attention_norm", hidden, config.attention_layer_norm)
     if config.gnn_input == "own":
-        shapes |= _linear("graph_input", hidden, wide) | _batch_norm("graph_input_norm", hidden, config.gnn_batch_norm)
+        shapes |= _linear("graph_input", hidden, wide) | _graph_norm("graph_input_norm", config)
     elif config.gnn_input == "features":
         shapes |= _linear("graph_input", hidden, wide, bias=False)
     for layer in range(config.layers):
@@ -40,6 +40,16 @@ def layer_has_weight(config: ModelConfig, layer: int) -> bool:
 def layer_is_plain(config: ModelConfig, layer: int) -> bool:
     """Whether the layer has no norm, activation or residual."""
     return config.gnn_plain_last and layer == config.layers - 1
+
+
+def layer_reads(config: ModelConfig, layer: int) -> int | None:
+    """The layer whose state of the same node this layer reads besides its aggregate: 0 is the GCN's input, `layer` the
+    layer before. None if it reads no other state.
+    """
+    if config.gnn_init or (config.gnn_residual and not layer_is_plain(config, layer)):
+        return 0
+    of_features = config.gnn_input == "features" and layer == 0  # they are the input of the first layer
+    return layer if config.gnn_layer_residual and not of_features and not layer_is_plain(config, layer) else None
 
 
 def check_weights(config: ModelConfig, weights: Mapping[str, Any]) -> None:
@@ -68,7 +78,12 @@ def _graph_layer(config: ModelConfig, layer: int) -> Shapes:
         shapes[f"{name}.weight"] = (hidden, hidden * (2 if config.gnn_init else 1))
     if config.gnn_weight:
         shapes[f"{name}.bias"] = (hidden,)
-    return shapes | _batch_norm(f"{name}.norm", hidden, config.gnn_batch_norm and not layer_is_plain(config, layer))
+    return shapes | ({} if layer_is_plain(config, layer) else _graph_norm(f"{name}.norm", config))
+
+
+def _graph_norm(name: str, config: ModelConfig) -> Shapes:
+    layer = _layer_norm(name, config.hidden, config.gnn_layer_norm)
+    return layer | _batch_norm(name, config.hidden, config.gnn_batch_norm)
 
 
 def _linear(name: str, out: int, into: int, bias: bool = True) -> Shapes:

@@ -25,9 +25,10 @@ Ops: TypeAlias = "NumpyOps | TorchOps"
 
 
 class NumpyOps:
-    """Every row is bitwise independent of the others: products run in tiles, and sums run over one row.
+    """The bits of a result for a node do not depend on the other nodes of a batch: products run in tiles, and a sum never
+    mixes rows of different nodes.
 
-    `TorchOps` and `OnnxRecorder` have the same operations.
+    `TorchOps` has the same operations, and `OnnxRecorder` those of the output head.
     """
 
     def product(self, rows: Array, matrix: Array) -> Array:
@@ -72,15 +73,15 @@ class NumpyOps:
         return out
 
     def take(self, source: Array, rows: Indices) -> Array:
-        """These rows of `source`, which may be a memory map on the host."""
-        return np.asarray(source).take(rows, axis=0)
+        """These rows of `source`: an array, a memory map, or an object with a method `take` (`sgformer.live`)."""
+        return np.asarray(source).take(rows, axis=0) if isinstance(source, np.ndarray) else source.take(rows)
 
     def segment_sum(self, rows: Array, starts: AnyIndices) -> Array:
         """Sums over the runs of rows that begin at `starts`; no run is empty."""
         lengths = np.diff(starts, append=len(rows))
         if (lengths == 1).sum() * 2 < len(lengths):
             return np.add.reduceat(rows, starts, axis=0)
-        # Most runs are single rows (what a hub sends to its neighbours): reduceat would be slow without need.
+        # Most runs are single rows (what a hub sends to its neighbours), for which reduceat is slow.
         sums = rows[starts]
         longer = np.flatnonzero(lengths > 1)
         if len(longer):
@@ -121,13 +122,13 @@ def ops_for(array: Array) -> Ops:
 
 def run_starts(lengths: AnyIndices) -> Indices:
     """The positions at which runs of these lengths begin if they are concatenated."""
-    starts = np.zeros(len(lengths), dtype=np.int64)
-    np.cumsum(lengths[:-1], out=starts[1:])
+    starts: Indices = np.subtract(lengths.cumsum(dtype=np.int64), lengths, dtype=np.int64)
     return starts
 
 
 def expand_runs(begins: NDArray[np.integer[Any]], lengths: AnyIndices) -> Indices:
     """Concatenates the ranges begins[i], begins[i] + 1, ..., begins[i] + lengths[i] - 1."""
-    total = int(lengths.sum())
-    shift = np.repeat(begins - run_starts(lengths), lengths)
-    return np.arange(total, dtype=np.int64) + shift
+    ends = lengths.cumsum(dtype=np.int64)
+    shift = (begins - ends + lengths).repeat(lengths)
+    positions: Indices = np.arange(len(shift), dtype=np.int64) + shift
+    return positions

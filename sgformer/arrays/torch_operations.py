@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from sgformer.arrays.operations import AnyIndices, Array, Indices
+from sgformer.arrays.operations import NUMPY, AnyIndices, Array, Indices
 from sgformer.torch_model.attention import unit_rows
 
 
@@ -44,7 +44,7 @@ class TorchOps:
     def take(self, source: Array, rows: Indices) -> Array:
         if isinstance(source, torch.Tensor):
             return source[torch.from_numpy(rows).to(source.device)]
-        return torch.from_numpy(np.asarray(source).take(rows, axis=0)).to(self.device)
+        return torch.from_numpy(NUMPY.take(source, rows)).to(self.device)
 
     def segment_sum(self, rows: Array, starts: AnyIndices) -> Array:
         lengths = np.diff(starts, append=len(rows))

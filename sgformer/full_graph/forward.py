@@ -1,13 +1,14 @@
 """The full-graph forward: the states and sums that serving needs, and the logits of all nodes.
 
-Both run in evaluation mode, in bounded memory beyond their results.
+`summarize` and `FullForward` run in evaluation mode. `summarize` holds one block of rows in memory besides its results,
+`FullForward` up to four arrays of all nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,14 +16,12 @@ from numpy.typing import NDArray
 
 from sgformer.arrays.torch_operations import placed_on
 from sgformer.config import ModelConfig
-from sgformer.full_graph.passes import CHUNK_ROWS, Passes, write_into
+from sgformer.full_graph.passes import Passes, write_into
+from sgformer.full_graph.shard import CHUNK_ROWS, Allocate, Shard, in_memory
 from sgformer.graph import Graph
 from sgformer.request_time.inference import InferenceModel
 from sgformer.states import NodeStates
 from sgformer.sums import AttentionSums
-
-Allocate: TypeAlias = Callable[[str, tuple[int, int], np.dtype[Any]], NDArray[Any]]
-"""Makes a writable array for a result, e.g. a memory-mapped file."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +30,6 @@ class Summary:
 
     states: NodeStates
     sums: AttentionSums
-
-
-def in_memory(_name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
-    return np.empty(shape, dtype=dtype)
 
 
 def summarize(
@@ -46,19 +41,22 @@ def summarize(
     device: torch.device | str = "cpu",
     chunk_rows: int = CHUNK_ROWS,
     allocate: Allocate = in_memory,
+    shard: Shard | None = None,
 ) -> Summary:
     """Runs a model over a whole graph and keeps the states of every layer.
 
     Args:
         weights: as `SGFormer.weights()` returns them.
-        allocate: called as (name, shape, dtype) for `inputs`, `layer_0` (unless the GCN reads Z0) .. `layer_L` and
-            `aggregate_1` .. `aggregate_{L-1}`. With memory-mapped files the states may exceed memory.
+        allocate: makes the arrays; called as (name, shape, dtype) for `inputs`, `layer_0` (unless the GCN reads Z0) ..
+            `layer_L`, and `aggregate_1` .. `aggregate_{L-1}`. With memory-mapped files the states may exceed memory.
+        shard: the rows of this process. Then the arrays have these rows only; the sums are over all rows.
     """
-    passes = Passes(config, graph, dtype, device, chunk_rows)
+    passes = Passes(config, graph, dtype, device, chunk_rows, shard)
+    count = shard.num_rows if shard else graph.num_nodes
     model = InferenceModel(config, weights, dtype, placed_on(device))
 
     def array(name: str) -> NDArray[Any]:
-        return allocate(name, (graph.num_nodes, config.hidden), model.dtype)
+        return allocate(name, (count, config.hidden), model.dtype)
 
     with torch.inference_mode():
         inputs = array("inputs")
@@ -79,18 +77,25 @@ class FullForward:
     """Computes the logits of all nodes for changing weights, as in training. Keeps its working memory between calls."""
 
     def __init__(
-        self, config: ModelConfig, graph: Graph, dtype: Any = np.float32, device: torch.device | str = "cpu"
+        self,
+        config: ModelConfig,
+        graph: Graph,
+        dtype: Any = np.float32,
+        device: torch.device | str = "cpu",
+        allocate: Allocate = in_memory,
+        shard: Shard | None = None,
     ) -> None:
+        """`allocate` and `shard` are as for `summarize`."""
         self._config, self._dtype, self._device = config, np.dtype(dtype), device
-        self._passes = Passes(config, graph, dtype, device)
-        shape = (graph.num_nodes, config.hidden)
-        self._inputs = np.empty(shape, dtype=dtype)
-        self._initial = self._inputs if config.gnn_input == "shared" else np.empty(shape, dtype=dtype)
+        self._passes = Passes(config, graph, dtype, device, shard=shard)
+        shape = (shard.num_rows if shard else graph.num_nodes, config.hidden)
+        self._inputs = allocate("inputs", shape, self._dtype)
+        self._initial = self._inputs if config.gnn_input == "shared" else allocate("layer_0", shape, self._dtype)
         spare = min(config.layers - 1, 1 if self._passes.single_block else 2)
-        self._layers = [np.empty(shape, dtype=dtype) for _ in range(spare)]
+        self._layers = [allocate(f"layer_{number}", shape, self._dtype) for number in range(1, spare + 1)]
 
     def logits(self, weights: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        """The logits of every node, in a new array. `weights` are as `SGFormer.weights()` returns them."""
+        """The logits of every node, or of every row of the shard, in a new array. `weights`: as for `summarize`."""
         config, passes, initial = self._config, self._passes, self._initial
         model = InferenceModel(config, weights, self._dtype, placed_on(self._device))
         logits = np.empty((len(initial), config.out_features), dtype=self._dtype)

@@ -2,13 +2,17 @@
 
 Dense work runs in chunks that fit into the cache, and sparse products in larger blocks. Beyond the arrays of the caller, the
 passes hold a chunk or a block at a time.
+
+On a GPU, the arrays of the caller stay in host memory. The states that a layer reads are placed on the GPU if they fit;
+else every block brings those of its neighbours. While the GPU computes, a thread prepares the next block or chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -16,18 +20,21 @@ from numpy.typing import NDArray
 
 from sgformer.arrays.torch_operations import shared
 from sgformer.config import ModelConfig
+from sgformer.device import fits_on_gpu
+from sgformer.full_graph.prefetch import prefetched
+from sgformer.full_graph.shard import BLOCK_ENTRIES, CHUNK_ROWS, Shard
 from sgformer.graph import Graph
 from sgformer.request_time.inference import InferenceModel
 from sgformer.sums import AttentionSums
 from sgformer.torch_model.propagation import Propagation, PropagationRows
 
-CHUNK_ROWS = 8192
-BLOCK_ENTRIES = 4_000_000
 BLOCK_ROWS = 131_072
-"""The largest numbers of edges and rows of a sparse product, which is faster in few large blocks."""
+"""Most rows of a sparse product, besides BLOCK_ENTRIES: the product is faster in few large blocks."""
 
 Emit: TypeAlias = Callable[[slice, torch.Tensor], None]
 """Receives the finished states of some rows."""
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Passes:
@@ -40,9 +47,13 @@ class Passes:
         dtype: Any = np.float32,
         device: torch.device | str = "cpu",
         chunk_rows: int = CHUNK_ROWS,
+        shard: Shard | None = None,
     ) -> None:
+        """`shard`: the rows of this process, if several processes share the graph; all of them call the same methods."""
         graph.check_width(config.in_features)
-        self._graph, self._device, self._chunk_rows = graph, device, chunk_rows
+        self._shard = shard
+        graph = shard.graph if shard else graph
+        self._graph, self._device, self._chunk_rows = graph, torch.device(device), chunk_rows
         adjacency = graph.adjacency
         self._bounds = [0]
         while (start := self._bounds[-1]) < graph.num_nodes:
@@ -50,15 +61,15 @@ class Passes:
             self._bounds.append(min(max(full, start + 1), start + BLOCK_ROWS, graph.num_nodes))
         # All blocks share an array for their products: page faults of a new array cost more than the products. It comes from
         # numpy, which asks for huge pages; torch does not.
-        block_rows = max(stop - start for start, stop in pairwise(self._bounds))
+        block_rows = max((stop - start for start, stop in pairwise(self._bounds)), default=0)
         self._product = torch.from_numpy(np.empty((block_rows, config.hidden), dtype=dtype)).to(device)
-        self._rows = PropagationRows(adjacency, self._product.dtype, device)
-        self._only = self._rows.between(0, graph.num_nodes) if self.single_block else None
+        self._rows = PropagationRows(adjacency, self._product.dtype, device, shard.degrees if shard else None)
+        self._only = self._rows.between(0, graph.num_nodes) if len(self._bounds) == 2 else None
 
     @property
     def single_block(self) -> bool:
-        """True if all products of a layer precede its first result: its output may then overwrite its input."""
-        return len(self._bounds) == 2
+        """True if a layer has one product, which reads its whole input first: the output may then overwrite the input."""
+        return len(self._bounds) <= 2
 
     def chunks(self, start: int, stop: int) -> Iterator[slice]:
         for begin in range(start, stop, self._chunk_rows):
@@ -73,15 +84,18 @@ class Passes:
         names = ("query", "key") if config.normalization == "frobenius" else ("key",)
         sums = AttentionSums.empty(config.normalization, config.heads, config.hidden)
         store, store_initial = write_into(inputs), write_into(initial)
-        for rows in self.chunks(0, self._graph.num_nodes):
-            states, graph_states = model.inputs(self._graph.features[rows])
+
+        def read(rows: slice) -> tuple[slice, torch.Tensor, torch.Tensor]:
+            return rows, *model.inputs(self._graph.features[rows])
+
+        for rows, states, graph_states in self._ahead(read, self.chunks(0, self._graph.num_nodes)):
             store(rows, states)
             if initial is not inputs:
                 store_initial(rows, graph_states)
             *query, key = model.project(states, *names)
             part = AttentionSums.of_rows(config.normalization, query[0] if query else None, key, states[:, None, :])
             sums = sums + part.on_host()
-        return model.with_mapped_values(sums)
+        return model.with_mapped_values(self._shard.total(sums) if self._shard else sums)
 
     def layer(
         self,
@@ -96,19 +110,40 @@ class Passes:
 
         The propagated rows are written into `aggregate`, if given.
         """
-        apply, states = model.graph_layers[number - 1], self.on_device(previous)
-        for block, propagation in self._blocks():
-            product = propagation.product(states, states[block], self._product[: block.stop - block.start])
+        extended = self._shard.extended(previous) if self._shard else previous
+        apply, placed = model.graph_layers[number - 1], self._place(extended)
+        for block, propagation, states, own in self._ahead(partial(self._block, extended, placed), pairwise(self._bounds)):
+            product = propagation.product(states, own, self._product[: block.stop - block.start])
             if aggregate is not None:
-                aggregate[block] = product.cpu().numpy()
+                write_into(aggregate)(block, product)
             for rows in self.chunks(block.start, block.stop):
-                start = self.on_device(initial[rows]) if apply.reads_initial else None
-                emit(rows, apply(product[rows.start - block.start : rows.stop - block.start], start))
+                added = None if apply.reads is None else self.on_device((initial if apply.reads == 0 else previous)[rows])
+                emit(rows, apply(product[rows.start - block.start : rows.stop - block.start], added))
 
-    def _blocks(self) -> Iterator[tuple[slice, Propagation]]:
-        """The blocks of rows with their edge weights, which are kept only if there is a single block."""
-        for start, stop in pairwise(self._bounds):
-            yield slice(start, stop), self._only or self._rows.between(start, stop)
+    def _place(self, states: NDArray[Any]) -> torch.Tensor | None:
+        """All states on the device; None if they do not fit."""
+        return self.on_device(states) if self._on_host or fits_on_gpu(self._device, states.nbytes) else None
+
+    def _block(
+        self, states: NDArray[Any], placed: torch.Tensor | None, bounds: tuple[int, int]
+    ) -> tuple[slice, Propagation, torch.Tensor, torch.Tensor]:
+        """A block of rows of P, with the states of its columns and of its rows. Edge weights are kept only if there is a
+        single block.
+        """
+        rows = slice(*bounds)
+        if placed is not None:
+            return rows, self._only or self._rows.between(*bounds), placed, placed[rows]
+        columns = self._rows.neighbors(*bounds)
+        propagation = self._rows.between(*bounds, columns)
+        return rows, propagation, self.on_device(states[columns]), self.on_device(states[rows])
+
+    def _ahead(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """The results of `function` in order, for a GPU one ahead: the cores of the host are idle while it computes."""
+        return map(function, items) if self._on_host else prefetched(function, items)
+
+    @property
+    def _on_host(self) -> bool:
+        return self._device.type == "cpu"
 
 
 def write_into(array: NDArray[Any]) -> Emit:

@@ -1,7 +1,7 @@
-"""The last step of a forward by the trainable module, from stored states and sums: an independent check of what serves.
+"""Reference answers: the last step of a forward, computed by the trainable module from stored states and sums.
 
 `InferenceModel` and `AttentionSums` answer requests. Here the layers of `SGFormer` compute the same in float64, and the
-attention from the sums is written a second time, so that an error in either shows when a snapshot is published.
+attention from the sums is implemented a second time. Publishing compares both, so an error in either is found.
 """
 
 from __future__ import annotations

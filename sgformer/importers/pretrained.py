@@ -3,14 +3,14 @@
 A state dict does not hold everything: mixing weights and on/off switches are arguments here, with the names and defaults of
 the other implementation. Sizes, heads, layers and the presence of a value map are read from the tensors.
 
-A layout is a table from our names of tensors (`sgformer.weights`) to the names in the state dict.
+A `Layout` says how one implementation names the tensors that `sgformer.weights` lists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,18 +23,42 @@ from sgformer.weights import expected_shapes
 
 State = Mapping[str, Any]
 """Names to torch tensors or numpy arrays."""
-Layout = dict[str, str]
+Names = dict[str, str]
 """Our name of a module, or of a tensor, to its name in the state dict."""
 
-SHARED: Layout = {
+
+class Layout(NamedTuple):
+    """The names of the tensors in the state dict of one implementation."""
+
+    modules: Names
+    attention: str
+    """A map of attention layer `{}`; `%s` is q, k or v."""
+    layer: Names
+    """The parts of GCN layer `{}`; `{next}` is the number of the layer plus one."""
+
+
+INPUTS_AND_OUTPUT: Names = {
     "input": "trans_conv.fcs.0",
     "input_norm": "trans_conv.bns.0",
     "attention_norm": "trans_conv.bns.1",
     "output": "fc",
 }
-OWN_GRAPH_INPUT: Layout = {"graph_input": "graph_conv.fcs.0", "graph_input_norm": "graph_conv.bns.0"}
-PYG_ATTENTION: Layout = {name: f"trans_conv.attns.0.{name[0]}" for name in ("query", "key", "value")}
-AUTHORS_ATTENTION: Layout = {name: f"trans_conv.convs.0.W{name[0]}" for name in ("query", "key", "value")}
+OWN_GRAPH_INPUT: Names = {"graph_input": "graph_conv.fcs.0", "graph_input_norm": "graph_conv.bns.0"}
+PYG = Layout(
+    INPUTS_AND_OUTPUT | OWN_GRAPH_INPUT,
+    "trans_conv.attns.{}.%s",
+    {"weight": "graph_conv.convs.{}.lin.weight", "bias": "graph_conv.convs.{}.bias", "norm": "graph_conv.bns.{next}"},
+)
+AUTHORS_LARGE = Layout(
+    INPUTS_AND_OUTPUT | OWN_GRAPH_INPUT,
+    "trans_conv.convs.{}.W%s",
+    {"weight": "graph_conv.convs.{}.W.weight", "bias": "graph_conv.convs.{}.W.bias", "norm": "graph_conv.bns.{next}"},
+)
+AUTHORS_MEDIUM = Layout(
+    INPUTS_AND_OUTPUT | {"graph_input": "gnn.convs.0.lin"},
+    "trans_conv.convs.{}.W%s",
+    {"weight": "gnn.convs.{}.lin.weight", "bias": "gnn.convs.{}.bias", "norm": "gnn.bns.{}"},
+)
 
 
 def from_pyg(state: State, *, graph_weight: float = 0.5, task: Task = "multiclass") -> SGFormer:
@@ -42,17 +66,9 @@ def from_pyg(state: State, *, graph_weight: float = 0.5, task: Task = "multiclas
 
     The model keeps PyG's row normalisation and its epsilon, which differ from the paper (docs/mathematics.md section 2).
     """
-    _check_attention_layers(state, "trans_conv.attns.{}.q.weight")
-    layers = _count(state, "graph_conv.convs.{}.bias")
-    layout = SHARED | PYG_ATTENTION | OWN_GRAPH_INPUT
-    for layer in range(layers):
-        layout[f"graph_layers.{layer}.weight"] = f"graph_conv.convs.{layer}.lin.weight"
-        layout[f"graph_layers.{layer}.bias"] = f"graph_conv.convs.{layer}.bias"
-        layout[f"graph_layers.{layer}.norm"] = f"graph_conv.bns.{layer + 1}"
     return _import(
         state,
-        layout,
-        layers=layers,
+        PYG,
         alpha=graph_weight,
         normalization="row",
         gnn_input="own",
@@ -82,18 +98,11 @@ def from_authors_large(
     `alpha` is their weight of the attention residual; `graph_weight` is the alpha of the paper and of `ModelConfig`.
     `use_init` and the value map are read from the tensors.
     """
-    _check_attention_layers(state, "trans_conv.convs.{}.Wq.weight")
-    layers = _count(state, "graph_conv.convs.{}.W.weight")
-    layout = SHARED | AUTHORS_ATTENTION | OWN_GRAPH_INPUT
-    for layer in range(layers):
-        layout[f"graph_layers.{layer}"] = f"graph_conv.convs.{layer}.W"
-        layout[f"graph_layers.{layer}.norm"] = f"graph_conv.bns.{layer + 1}"
-    shape = np.shape(state[f"graph_conv.convs.{layers - 1}.W.weight"]) if layers else ()
+    shape = np.shape(state.get(AUTHORS_LARGE.layer["weight"].format(0), ()))
     uses_init = len(shape) == 2 and shape[1] == 2 * shape[0]
     return _import(
         state,
-        layout,
-        layers=layers,
+        AUTHORS_LARGE,
         alpha=graph_weight,
         gnn_input="own",
         attention_residual=alpha if trans_use_residual else None,
@@ -123,17 +132,9 @@ def from_authors_medium(
     Their `use_bn` switches the layer norms and the batch norms. Their `use_act` has no effect on the attention layer, so the
     imported model has no activation after it.
     """
-    _check_attention_layers(state, "trans_conv.convs.{}.Wq.weight")
-    layers = _count(state, "gnn.convs.{}.bias")
-    layout = SHARED | AUTHORS_ATTENTION | {"graph_input": "gnn.convs.0.lin"}
-    for layer in range(layers):
-        layout[f"graph_layers.{layer}.weight"] = f"gnn.convs.{layer}.lin.weight"
-        layout[f"graph_layers.{layer}.bias"] = f"gnn.convs.{layer}.bias"
-        layout[f"graph_layers.{layer}.norm"] = f"gnn.bns.{layer}"
     return _import(
         state,
-        layout,
-        layers=layers,
+        AUTHORS_MEDIUM,
         alpha=graph_weight,
         gnn_input="features",
         attention_residual=alpha if use_residual else None,
@@ -147,10 +148,16 @@ def from_authors_medium(
 
 def _import(state: State, layout: Layout, **switches: Any) -> SGFormer:
     """Builds the model that the tensors and the switches describe. Raises WeightsError that names what does not fit."""
+    _check_attention_layers(_count(state, f"{layout.attention % 'q'}.weight"))
+    layers = _count(state, layout.layer["bias"])
+    names = layout.modules | {name: (layout.attention % name[0]).format(0) for name in ("query", "key", "value")}
+    for index in range(layers):
+        parts = layout.layer.items()
+        names |= {f"graph_layers.{index}.{part}": name.format(index, next=index + 1) for part, name in parts}
     tensors = {name: _as_array(tensor) for name, tensor in state.items()}
-    hidden, in_features = _matrix_shape(tensors, layout, "input.weight")
-    query_rows, _ = _matrix_shape(tensors, layout, "query.weight")
-    out_features, embedding_size = _matrix_shape(tensors, layout, "output.weight")
+    hidden, in_features = _matrix_shape(tensors, names, "input.weight")
+    query_rows, _ = _matrix_shape(tensors, names, "query.weight")
+    out_features, embedding_size = _matrix_shape(tensors, names, "output.weight")
     if query_rows % hidden:
         raise WeightsError(f"query.weight has {query_rows} rows, expected a multiple of the hidden size {hidden}")
     config = ModelConfig(
@@ -158,37 +165,38 @@ def _import(state: State, layout: Layout, **switches: Any) -> SGFormer:
         out_features=out_features,
         hidden=hidden,
         heads=query_rows // hidden,
-        value_map=_source_name(layout, "value.weight") in tensors,
+        layers=layers,
+        value_map=_source_name(names, "value.weight") in tensors,
         combine="cat" if embedding_size == 2 * hidden else "add",
         **switches,
     )
-    weights = {name: _tensor(tensors, layout, name) for name in expected_shapes(config)}
-    # The authors' code also stores the tensors of parts that are switched off, and torch counts the batches of batch norms.
+    weights = {name: _tensor(tensors, names, name) for name in expected_shapes(config)}
+    # Allowed, but not used: tensors of parts that are switched off (authors' code), and batch counts of torch's batch norms.
     whole = replace(config, input_layer_norm=True, attention_layer_norm=True, gnn_batch_norm=True, gnn_weight=True)
-    unused = {_source_name(layout, name) for name in expected_shapes(whole)}
-    unused |= {name.replace("running_var", "num_batches_tracked") for name in unused}
-    if unknown := sorted(set(tensors) - unused):
+    recognised = {_source_name(names, name) for name in expected_shapes(whole)}
+    recognised |= {name.replace("running_var", "num_batches_tracked") for name in recognised}
+    if unknown := sorted(set(tensors) - recognised):
         raise WeightsError(f"unknown tensor(s): {', '.join(unknown)}")
     model = SGFormer(config).to(torch.float64 if weights["output.weight"].dtype == np.float64 else torch.float32).eval()
     model.load_weights(weights)
     return model
 
 
-def _source_name(layout: Layout, name: str) -> str:
+def _source_name(names: Names, name: str) -> str:
     """The name in the state dict of our tensor `name`."""
     module, _, part = name.rpartition(".")
-    return layout[name] if name in layout else f"{layout[module]}.{part}"
+    return names[name] if name in names else f"{names[module]}.{part}"
 
 
-def _tensor(tensors: dict[str, NDArray[Any]], layout: Layout, name: str) -> NDArray[Any]:
-    source = _source_name(layout, name)
+def _tensor(tensors: dict[str, NDArray[Any]], names: Names, name: str) -> NDArray[Any]:
+    source = _source_name(names, name)
     if source not in tensors:
         raise WeightsError(f"missing tensor {source}")
     return tensors[source]
 
 
-def _matrix_shape(tensors: dict[str, NDArray[Any]], layout: Layout, name: str) -> tuple[int, int]:
-    shape = _tensor(tensors, layout, name).shape
+def _matrix_shape(tensors: dict[str, NDArray[Any]], names: Names, name: str) -> tuple[int, int]:
+    shape = _tensor(tensors, names, name).shape
     if len(shape) != 2:
         raise WeightsError(f"{name} has shape {shape}, expected a matrix")
     return shape
@@ -209,8 +217,8 @@ def _count(state: State, pattern: str) -> int:
     return number
 
 
-def _check_attention_layers(state: State, pattern: str) -> None:
-    if (layers := _count(state, pattern)) > 1:
+def _check_attention_layers(layers: int) -> None:
+    if layers > 1:
         raise WeightsError(
             f"this model has {layers} attention layers; only one can be served exactly, because a new node changes every "
             "output of the first layer and with it the sums of the second (the paper's model has one)"

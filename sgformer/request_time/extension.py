@@ -12,11 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from sgformer.adjacency import Adjacency
+from sgformer.adjacency import NeighborLists
 from sgformer.arrays.operations import Array, Indices, ops_for
 from sgformer.errors import NewNodeError
 from sgformer.request_time.inference import Answers, InferenceModel
-from sgformer.request_time.neighborhood import Neighborhood
+from sgformer.request_time.neighborhood import Ball, Neighborhood
 from sgformer.request_time.new_nodes import NewNodes
 from sgformer.states import NodeStates
 from sgformer.sums import AttentionSums
@@ -36,7 +36,7 @@ def extend(
     model: InferenceModel,
     states: NodeStates,
     sums: AttentionSums,
-    adjacency: Adjacency,
+    adjacency: NeighborLists,
     new: NewNodes,
     mode: Mode = "exact",
     max_recompute: int | None = None,
@@ -69,7 +69,7 @@ class GraphBranch:
 def run_graph_branch(
     model: InferenceModel,
     states: NodeStates,
-    adjacency: Adjacency,
+    adjacency: NeighborLists,
     new: NewNodes,
     mode: Mode = "exact",
     max_recompute: int | None = None,
@@ -103,7 +103,7 @@ def _attend(model: InferenceModel, sums: AttentionSums, new: NewNodes, inputs: A
     return attended
 
 
-def _check_request(model: InferenceModel, states: NodeStates, adjacency: Adjacency, new: NewNodes, mode: Mode) -> None:
+def _check_request(model: InferenceModel, states: NodeStates, adjacency: NeighborLists, new: NewNodes, mode: Mode) -> None:
     if mode not in ("exact", "frozen"):
         raise NewNodeError(f"mode is {mode!r}, expected exact or frozen")
     if not new.num_nodes == adjacency.num_nodes == states.num_nodes:
@@ -131,7 +131,7 @@ def _propagate(model: InferenceModel, states: NodeStates, around: Neighborhood, 
         received = around.into_new.sum(ops.concat([sent_by_new, sent_by_anchors]))
         if layer <= len(around.into_layer):
             changed = _recompute_layer(model, states, around, layer, changed, sent_by_new)
-        new_states = apply(received * new_root, new_initial)
+        new_states = apply(received * new_root, new_initial if apply.reads == 0 else new_states)
     return new_states
 
 
@@ -165,4 +165,16 @@ def _recompute_layer(
     aggregate = stored * model.scalars((target.degrees / target.new_degrees) ** 0.5)
     aggregate = aggregate + received * model.scalars(target.new_degrees**-0.5)
     apply = model.graph_layers[layer - 1]
-    return apply(aggregate, model.rows(states.layers[0], target.nodes) if apply.reads_initial else None)
+    if apply.reads is None:
+        return apply(aggregate, None)
+    own = model.rows(states.layers[apply.reads], target.nodes)
+    return apply(aggregate, own if apply.reads == 0 else _with_changes(own, target, after, source))
+
+
+def _with_changes(rows: Array, ball: Ball, changed: Array, changed_ball: Ball) -> Array:
+    """The stored rows of a ball, with the recomputed rows of another ball in the places of those that both balls have."""
+    ops, places = ops_for(rows), np.searchsorted(changed_ball.keys, ball.keys)
+    places = np.minimum(places, len(changed_ball.keys) - 1)
+    is_changed = changed_ball.keys[places] == ball.keys
+    stored = len(changed_ball.keys) + np.arange(len(ball.keys))
+    return ops.take(ops.concat([changed, rows]), np.where(is_changed, places, stored))

@@ -1,6 +1,7 @@
 """The request-time model: weights as plain arrays, on numpy, on torch (CUDA), or recorded as an ONNX graph.
 
-It computes what is row-wise. What crosses rows is in `sums` (attention) and `extension` (propagation). Never imports torch.
+It computes everything that is row-wise. What combines rows is in `sums` (attention) and `extension` (propagation). This
+module never imports torch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from sgformer.arrays.operations import Array, Indices, ops_for
 from sgformer.config import ModelConfig, Task
 from sgformer.errors import UnknownNodeError
-from sgformer.features import FeatureRows, MixedRows, SparseRows, transformed
+from sgformer.features import FeatureRows, MappedRows, MixedRows, SparseRows, transformed
 from sgformer.request_time.layers import ROW_EPSILON, LayerBuilder
 from sgformer.states import NodeStates
 from sgformer.sums import AttentionSums
@@ -53,19 +54,21 @@ class InferenceModel:
         self.dtype = np.dtype(dtype)
         build = LayerBuilder(config, weights, self.dtype, place)
         self._input, self._input_norm = build.input_map(), build.layer_norm("input_norm")
-        self._graph_input = build.graph_input_map()
+        self._graph_input, self._graph_input_norm = build.graph_input_map(), build.graph_norm("graph_input_norm")
         names = ("query", "key", "value") if config.value_map else ("query", "key")
         self._projections = {name: build.linear(name) for name in names}
         self._value_map = build.value_map_by_head() if config.value_map else None
-        self._attention_norm = build.layer_norm("attention_norm")
+        self.attention_norm = build.layer_norm("attention_norm")
         self.graph_layers = tuple(build.graph_layer(index) for index in range(config.layers))
-        self._output = build.linear("output")
-        self.like: Array = self._output.bias
-        """An array of this model's type, in its place: for `ops_for` and `AttentionSums.to`."""
+        self.output = build.linear("output")
+        self.like: Array = self.output.bias
+        """An array of the type and on the device of this model: for `ops_for` and `AttentionSums.to`."""
         self._feature_mean, self._feature_scale = build.feature_statistics()
 
-    def inputs(self, features: FeatureRows | MixedRows) -> tuple[Array, Array]:
+    def inputs(self, features: FeatureRows | MixedRows | MappedRows) -> tuple[Array, Array]:
         """Maps raw feature rows to (Z0, the GCN's input), both (n, hidden)."""
+        if isinstance(features, MappedRows):
+            return self.rows(features.inputs, features.rows), self.rows(features.initial, features.rows)
         if isinstance(features, MixedRows):
             pairs = zip(self.inputs(features.dense), self.inputs(features.sparse), strict=True)
             states, graph_states = (features.interleave(*pair) for pair in pairs)
@@ -81,6 +84,8 @@ class InferenceModel:
         if self._graph_input is None:
             return states, states
         graph_states = self._graph_input(rows)
+        if self._graph_input_norm is not None:
+            graph_states = self._graph_input_norm(graph_states)
         return states, ops.relu(graph_states) if config.gnn_input == "own" else graph_states
 
     def project(self, states: Array, *names: str) -> list[Array]:
@@ -107,20 +112,29 @@ class InferenceModel:
         weight, bias = self._value_map
         return replace(sums, key_value=sums.key_value @ weight + sums.key[:, :, None] * bias)
 
+    def feature_norms(self) -> NDArray[np.float64]:
+        """For every raw feature, the length of the vector that one unit of it adds to the inputs of both branches. numpy
+        only.
+        """
+        weights: list[Any] = [part.weight for part in (self._input, self._graph_input) if part is not None]
+        squares = sum(np.square(weight, dtype=np.float64).sum(axis=1) for weight in weights)
+        scale = 1.0 if self._feature_scale is None else self._feature_scale
+        return np.asarray(np.sqrt(squares) / scale)
+
     def answer(self, states: Array, attended: Array, graph_states: Array) -> Answers:
-        """Combines the two branches: Z0 rows with their attention output, which is overwritten, and the GCN's output."""
+        """Combines the attention branch (from Z0 and `attended`, which is overwritten) and the GCN's output."""
         config, ops = self.config, ops_for(states)
         if config.attention_residual is not None:
             attended = ops.mix(attended, states, 1 - config.attention_residual)
-        if self._attention_norm is not None:
-            attended = self._attention_norm(attended)
+        if self.attention_norm is not None:
+            attended = self.attention_norm(attended)
         if config.attention_activation:
             attended = ops.relu(attended)
         if config.combine == "cat":
             embeddings = ops.concat([attended, graph_states], axis=1)
         else:
             embeddings = ops.mix(attended, graph_states, config.alpha)
-        return Answers(embeddings, self._output(embeddings))
+        return Answers(embeddings, self.output(embeddings))
 
     def known(self, states: NodeStates, sums: AttentionSums, nodes: Indices) -> Answers:
         """Answers for nodes of the graph: O(rows x hidden^2), independent of the size of the graph.
@@ -137,12 +151,12 @@ class InferenceModel:
         return self.answer(inputs, sums.attend(query, value), graph_states)
 
     def rows(self, source: Array, nodes: Indices) -> Array:
-        """Rows of a per-node array, in this model's type and place."""
+        """Rows of a per-node array, in the type and on the device of this model."""
         ops = ops_for(self.like)
         return ops.cast(ops.take(source, nodes), like=self.like)
 
     def scalars(self, values: NDArray[Any]) -> Array:
-        """A number per row, as a column in this model's type and place."""
+        """One number per row, as a column in the type and on the device of this model."""
         return ops_for(self.like).cast(values, like=self.like)[:, None]
 
 
@@ -168,7 +182,7 @@ def probabilities(logits: NDArray[np.floating[Any]], task: Task) -> NDArray[np.f
         small = np.exp(-np.abs(logits))
         shares = np.where(logits >= 0, 1, small) / (1 + small)
     else:
-        # The maximum of each row, column by column: rows are short, and numpy has a cost per row.
+        # The maximum of each row, taken column by column: rows are short, and numpy has an overhead per row.
         shares = np.exp(logits - np.maximum.reduce(logits.T.copy())[:, None])
         # A dot product per row is faster than a reduction, and its bits depend on that row only.
         shares /= np.vecdot(shares, np.ones(shares.shape[1], dtype=shares.dtype))[:, None]

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from sgformer.arrays.operations import Array, ops_for
 from sgformer.config import ModelConfig
 from sgformer.features import SparseRows, folded
-from sgformer.weights import layer_has_weight, layer_is_plain
+from sgformer.weights import layer_has_weight, layer_is_plain, layer_reads
 
 NORM_EPSILON = 1e-5
-"""Of layer norm and batch norm: torch's default, which every published variant uses."""
+"""The epsilon of layer norm and batch norm: torch's default, which every published variant uses."""
 ROW_EPSILON = 1e-6
 """Replaces exact zeros of queries and keys before a row is divided by its length, as in PyG."""
 
@@ -28,9 +28,9 @@ class Affine:
     weight: Array | None
     """(in, out); None is the identity."""
     bias: Array | None
-    """None is zero; it needs a weight, and rows that are not features."""
+    """None is zero. The identity, and maps of features, always have a bias."""
     for_sparse: Affine | None = None
-    """The map for sparse rows, if it is another: it standardises them, while dense rows arrive standardised."""
+    """The map for sparse rows if it differs: it also standardises them. Dense rows are standardised before the map."""
 
     def __call__(self, rows: Array) -> Array:
         if self.weight is None:
@@ -43,28 +43,48 @@ class Affine:
 
 
 @dataclass(frozen=True)
+class LayerNorm:
+    weight: Array
+    bias: Array
+
+    def __call__(self, rows: Array) -> Array:
+        return ops_for(rows).layer_norm(rows, self.weight, self.bias, NORM_EPSILON)
+
+    def scaled(self, part: Array, rows: Array) -> Array:
+        """The contribution of `part`, a summand of `rows`, to the normalised `rows`. numpy only.
+
+        With the deviation of the whole rows the norm is linear: the contributions of all summands and the bias add up to the
+        normalised rows.
+        """
+        deviation = np.sqrt(rows.var(axis=1, keepdims=True) + NORM_EPSILON)
+        return (part - part.mean(axis=1, keepdims=True)) / deviation * self.weight
+
+
+@dataclass(frozen=True)
 class GraphLayer:
     """The row-wise part of a GCN layer: all that comes after its propagation."""
 
     affine: Affine
     initial_weight: Array | None
+    norm: Callable[[Array], Array] | None
+    """A layer norm; a batch norm is part of the affine map."""
     activation: bool
     residual: bool
+    reads: int | None
+    """The layer whose states it reads (`weights.layer_reads`)."""
 
-    @property
-    def reads_initial(self) -> bool:
-        return self.residual or self.initial_weight is not None
-
-    def __call__(self, aggregate: Array, initial: Array | None) -> Array:
-        """`initial` holds the rows of the GCN's input; it may be None if `reads_initial` is false."""
+    def __call__(self, aggregate: Array, own: Array | None) -> Array:
+        """`own` holds the states of the same nodes after the layer `reads`; it may be None if that is None."""
         ops = ops_for(aggregate)
         out = self.affine(aggregate)
         if self.initial_weight is not None:
-            out += ops.product(initial, self.initial_weight)
+            out += ops.product(own, self.initial_weight)
+        if self.norm is not None:
+            out = self.norm(out)
         if self.activation:
             out = ops.relu(out)
         if self.residual:
-            out += initial
+            out += own
         return out
 
 
@@ -84,12 +104,11 @@ class LayerBuilder:
     def linear(self, name: str) -> Affine:
         return self._affine(self._weights[f"{name}.weight"].T, self._weights.get(f"{name}.bias"))
 
-    def layer_norm(self, name: str) -> Callable[[Array], Array] | None:
+    def layer_norm(self, name: str) -> LayerNorm | None:
         """None if the model has no norm of this name."""
         if f"{name}.weight" not in self._weights:
             return None
-        weight, bias = (self._finish(self._weights[f"{name}.{part}"]) for part in ("weight", "bias"))
-        return lambda rows: ops_for(rows).layer_norm(rows, weight, bias, NORM_EPSILON)
+        return LayerNorm(*(self._finish(self._weights[f"{name}.{part}"]) for part in ("weight", "bias")))
 
     def feature_statistics(self) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
         """Mean and scale of `standard` features, in float64; None for other transforms."""
@@ -120,12 +139,20 @@ class LayerBuilder:
             weight, initial = both[: config.hidden], both[config.hidden :] if config.gnn_init else None
         elif not config.gnn_weight and config.gnn_batch_norm and not plain:
             weight = np.diag(scale)
+        reads = layer_reads(config, index)
+        residual = reads is not None and not plain and (config.gnn_residual or config.gnn_layer_residual)
         return GraphLayer(
             self._affine(weight, bias),
             None if initial is None else self._finish(initial),
+            self.graph_norm(f"{name}.norm"),
             activation=config.gnn_activation and not plain,
-            residual=config.gnn_residual and not plain,
+            residual=residual,
+            reads=reads,
         )
+
+    def graph_norm(self, name: str) -> Callable[[Array], Array] | None:
+        """A layer norm of the GCN; None if the model has none of this name."""
+        return self.layer_norm(name) if self._config.gnn_layer_norm else None
 
     def value_map_by_head(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Weight (H, d, d) and bias (H, 1, d) of the value map, in float64 as the sums that it is applied to."""
@@ -143,7 +170,7 @@ class LayerBuilder:
     def _batch_norm(self, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """Evaluation-mode batch norm as x * scale + shift; the identity if the model has none of this name."""
         weights, size = self._weights, self._config.hidden
-        if f"{name}.weight" not in weights:
+        if f"{name}.running_var" not in weights:
             return np.ones(size), np.zeros(size)
         scale = weights[f"{name}.weight"] / np.sqrt(weights[f"{name}.running_var"] + NORM_EPSILON)
         return scale, weights[f"{name}.bias"] - weights[f"{name}.running_mean"] * scale

@@ -1,7 +1,7 @@
 """Which stored states a new node changes, and which of them its answer needs. Integers only.
 
-The anchors S are the known neighbours of the new node, and N^r[S] is the ball of all nodes within r hops of S. After layer l
-the changed states are N^l[S], and the answer needs N^{L-1-l}[S]: only the intersection N^{min(l, L-1-l)}[S] is recomputed
+The anchors B are the known neighbours of the new node, and N^r[B] is the ball of all nodes within r hops of B. After layer l
+the changed states are N^l[B], and the answer needs N^{L-1-l}[B]: only the intersection N^{min(l, L-1-l)}[B] is recomputed
 (docs/mathematics.md section 4). A recomputed node adds the changes of its neighbours to its stored aggregate, so the
 neighbour list of a hub is not read just because the hub is an anchor.
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sgformer.adjacency import Adjacency
+from sgformer.adjacency import NeighborLists
 from sgformer.arrays.operations import Array, Indices, ops_for, run_starts
 from sgformer.errors import NeighborhoodTooLarge
 from sgformer.request_time.new_nodes import NewNodes
@@ -25,33 +25,35 @@ BISECTION_COST = 16
 
 
 def radius(layer: int, layers: int) -> int:
-    """How many hops around S are recomputed after this layer."""
+    """The radius, in hops, of the ball around the anchors whose states after this layer are recomputed."""
     return min(layer, layers - 1 - layer)
 
 
 @dataclass(frozen=True)
 class Ball:
-    """The nodes within some hops of S, in every scenario, sorted by scenario and node."""
+    """The nodes within some hops of the anchors, in every scenario, sorted by scenario and node."""
 
     keys: Indices
     scenarios: Indices
     nodes: Indices
     degrees: Indices
-    """In the stored graph, with the self-loop."""
+    """Degrees in the stored graph, with the self-loop."""
     new_degrees: Indices
-    """The same with the edges of the new nodes."""
+    """Degrees with the edges of the new nodes added."""
 
 
 @dataclass(frozen=True)
 class Links:
-    """The positions of the sources of every target, grouped by target. Every target has a source."""
+    """Directed edges and self-loops, grouped by the node that receives (target). Every target has at least one source."""
 
     sources: Indices
+    """The position of the sending node of each link."""
     starts: Indices
+    """Where the links of each target begin."""
 
     @classmethod
     def grouped(cls, targets: Indices, sources: Indices, num_targets: int) -> Links:
-        # A stable sort: the order of a target's additions, and so its bits, do not depend on the batch.
+        # A stable sort, so that the order of the additions of a target, and so its bits, do not depend on the batch.
         order = np.argsort(targets, kind="stable")
         return cls(sources[order], run_starts(np.bincount(targets, minlength=num_targets)))
 
@@ -66,15 +68,16 @@ class Neighborhood:
     """The part of the graph around some new nodes that `extension` computes on."""
 
     balls: tuple[Ball, ...]
-    """By radius; the first holds the anchors."""
+    """The balls by radius; the first holds the anchors."""
     anchors: tuple[Indices, ...]
     """The positions of the anchors in each ball."""
     new_degrees: Indices
-    """Of the new nodes, with their self-loops."""
+    """The degrees of the new nodes, with their self-loops."""
     into_new: Links
-    """Into every new node. Sources: the new nodes, then the anchors."""
+    """The links into every new node. Sources are numbered: the new nodes, then the anchors."""
     into_layer: tuple[Links, ...]
-    """Into the ball of each recomputed layer 1 .. L-1. Sources: the ball of the layer before, then the new nodes."""
+    """The links into the ball of each recomputed layer 1 .. L-1. Sources are numbered: the ball of the layer before, then
+    the new nodes."""
 
     def ball(self, layer: int) -> Ball:
         return self.balls[radius(layer, len(self.into_layer) + 1)]
@@ -91,8 +94,8 @@ class Neighborhood:
         return counts
 
     @classmethod
-    def around(cls, new: NewNodes, adjacency: Adjacency, layers: int, limit: int | None = None) -> Neighborhood:
-        """Plans the recomputation for a GCN of `layers` layers; with one layer nothing is recomputed (frozen neighbours).
+    def around(cls, new: NewNodes, adjacency: NeighborLists, layers: int, limit: int | None = None) -> Neighborhood:
+        """Plans the recomputation for a GCN of `layers` layers; with one layer, as in frozen mode, nothing is recomputed.
 
         Raises:
             NeighborhoodTooLarge: all scenarios together would read more than `limit` adjacency entries, self-loops included.
@@ -129,7 +132,7 @@ class Neighborhood:
 
 
 def _links_between(
-    balls: list[Ball], steps: list[tuple[Indices, Indices]], adjacency: Adjacency, source: int, target: int
+    balls: list[Ball], steps: list[tuple[Indices, Indices]], adjacency: NeighborLists, source: int, target: int
 ) -> tuple[Indices, Indices]:
     """(targets, sources) of all edges and self-loops from the ball of radius `source` into that of radius `target`."""
     if source != target:
@@ -148,7 +151,7 @@ def _links_into_new(new: NewNodes, owners: Indices, anchor_of_link: Indices) -> 
     return links, np.bincount(targets, minlength=len(new))
 
 
-def _ball(keys: Indices, adjacency: Adjacency, anchors: Indices, added_degrees: NDArray[np.intp]) -> Ball:
+def _ball(keys: Indices, adjacency: NeighborLists, anchors: Indices, added_degrees: NDArray[np.intp]) -> Ball:
     scenarios, nodes = np.divmod(keys, adjacency.num_nodes)
     degrees = adjacency.degrees(nodes) + 1
     new_degrees = degrees.copy()
@@ -156,7 +159,7 @@ def _ball(keys: Indices, adjacency: Adjacency, anchors: Indices, added_degrees: 
     return Ball(keys, scenarios, nodes, degrees, new_degrees)
 
 
-def _expand(ball: Ball, adjacency: Adjacency) -> tuple[Indices, tuple[Indices, Indices]]:
+def _expand(ball: Ball, adjacency: NeighborLists) -> tuple[Indices, tuple[Indices, Indices]]:
     """The keys of the next larger ball, and the edges and self-loops between the two (positions in this ball, in that)."""
     inner = np.repeat(np.arange(len(ball.keys)), ball.degrees - 1)
     reached = ball.scenarios[inner] * adjacency.num_nodes + adjacency.neighbors(ball.nodes)
@@ -164,7 +167,7 @@ def _expand(ball: Ball, adjacency: Adjacency) -> tuple[Indices, tuple[Indices, I
     return keys, (np.concatenate([np.arange(len(ball.keys)), inner]), outer)
 
 
-def _edges_within(ball: Ball, adjacency: Adjacency) -> tuple[Indices, Indices]:
+def _edges_within(ball: Ball, adjacency: NeighborLists) -> tuple[Indices, Indices]:
     """Both directions of every edge inside the ball.
 
     The neighbour list of a hub is not read: its edges are found in the lists of other nodes, or by bisection for two hubs.
@@ -193,8 +196,8 @@ def _search_costs(ball: Ball) -> Indices:
     return np.where(sizes > 1, np.where(is_hub, BISECTION_COST * sizes, ball.degrees), 1)
 
 
-def _linked_pairs(members: Indices, ball: Ball, adjacency: Adjacency) -> tuple[Indices, Indices]:
-    """The pairs of these members of the ball that are linked to each other, in both directions."""
+def _linked_pairs(members: Indices, ball: Ball, adjacency: NeighborLists) -> tuple[Indices, Indices]:
+    """The pairs of these members of the ball that have an edge, in both directions."""
     if len(members) < 2:
         return members[:0], members[:0]
     scenarios = ball.scenarios[members]
@@ -221,11 +224,12 @@ class _Budget:
             raise NeighborhoodTooLarge(int(np.searchsorted(self._new.scenarios, worst)), self._spent, self._limit)
 
 
-def cost_of(new: NewNodes, adjacency: Adjacency, layers: int) -> int:
-    """Estimates the work of an exact answer, in units of about a node whose state is read.
+def cost_of(new: NewNodes, adjacency: NeighborLists, layers: int) -> int:
+    """Estimates the work of an exact answer. The unit is about the work of reading the state of one node.
 
-    With two layers the neighbour lists of the anchors are searched, at a sixteenth of the cost of reading; with three they
-    are read. From four layers on the answer needs more hops, which the estimate leaves out.
+    With two layers, only the edges between anchors are needed: for each anchor, a scan of its neighbour list (a sixteenth of
+    a unit per entry) or a bisection per other anchor, whichever is cheaper. With three layers the states of all neighbours
+    are read. More layers need more hops, which the estimate leaves out.
     """
     cost = len(new) + len(new.neighbors)
     if layers < 2 or not len(new.neighbors):
@@ -233,6 +237,8 @@ def cost_of(new: NewNodes, adjacency: Adjacency, layers: int) -> int:
     degrees = adjacency.degrees(new.neighbors)
     if layers > 2:
         return cost + int(degrees.sum())
+    if new.num_scenarios == 1:
+        return cost + int(np.minimum(degrees // BISECTION_COST, len(degrees)).sum())
     owners = np.repeat(new.scenarios, new.counts)
     sizes = np.bincount(owners)[owners]
     return cost + int(np.minimum(degrees // BISECTION_COST, sizes).sum())

@@ -19,7 +19,7 @@ from sgformer.request_time.layers import ROW_EPSILON
 from sgformer.torch_model.attention import attend, unit_rows
 from sgformer.torch_model.dropout import dropout
 from sgformer.torch_model.propagation import Propagation, SparseFeatures, linear, rows_of
-from sgformer.weights import check_weights, layer_has_weight, layer_is_plain
+from sgformer.weights import check_weights, layer_has_weight, layer_is_plain, layer_reads
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class SGFormer(nn.Module):
     """A layer of exact all-pair attention beside a GCN.
 
     `forward` takes a graph from `prepare` and returns the logits of all nodes or of a subset. All nodes take part in
-    attention and propagation; what only the other nodes' logits need is not computed.
+    attention and propagation; work that only the logits of other nodes need is skipped.
     """
 
     feature_mean: Tensor
@@ -56,13 +56,22 @@ class SGFormer(nn.Module):
         elif config.gnn_input == "features":
             self.graph_input = nn.Linear(wide, hidden, bias=False)
             nn.init.xavier_uniform_(self.graph_input.weight)  # the weight of the first GCN layer
-        has_norm = config.gnn_input == "own" and config.gnn_batch_norm
-        self.graph_input_norm = nn.BatchNorm1d(hidden) if has_norm else None
+        self.graph_input_norm = graph_norm(config) if config.gnn_input == "own" else None
         self.graph_layers = nn.ModuleList(GraphConvolution(config, index) for index in range(config.layers))
         self.output = nn.Linear(config.embedding_size, config.out_features)
+        self._attends = config.combine == "cat" or config.alpha < 1
+        if not self._attends:
+            self._freeze_attention()
         if config.feature_transform == "standard":
             self.register_buffer("feature_mean", torch.zeros(wide))
             self.register_buffer("feature_scale", torch.ones(wide))
+
+    def _freeze_attention(self) -> None:
+        """For a model that is a GCN: DistributedDataParallel refuses trainable parameters that no step uses."""
+        unused = [self.query, self.key, self.value, self.attention_norm]
+        unused += [] if self.config.gnn_input == "shared" else [self.input, self.input_norm]
+        for part in filter(None, unused):
+            part.requires_grad_(False)
 
     def fit_features(self, graph: Graph) -> None:
         """Sets the mean and scale of `standard` features. They are weights of the model."""
@@ -91,6 +100,8 @@ class SGFormer(nn.Module):
     def embed(self, graph: GraphTensors, nodes: Tensor | None = None) -> Tensor:
         """Z_out = (1 - alpha) AN(Z0) + alpha GN(Z0, A) (paper, "Model Design")."""
         states = self._input_states(graph.features)
+        if not self._attends:
+            return self._graph_branch(graph, states, nodes)
         attended = self.finish_attention(rows_of(states, nodes), self._attend(states, nodes))
         return self.combine(attended, self._graph_branch(graph, states, nodes))
 
@@ -140,7 +151,7 @@ class SGFormer(nn.Module):
         if config.normalization == "row":
             query = unit_rows(self.by_head(apply_linear(self.query, rows_of(states, nodes))), ROW_EPSILON)
             key = unit_rows(key, ROW_EPSILON)
-            scale = query.new_tensor(1 / count)
+            scale = query.new_full((), 1 / count)
         else:
             all_queries = apply_linear(self.query, states)  # the norm is over all nodes
             norms = all_queries.norm() * key.norm() * count
@@ -159,8 +170,9 @@ class SGFormer(nn.Module):
             return rows_of(initial, nodes)
         out = initial
         for layer in self.graph_layers[:-1]:
-            out = layer(graph.propagate(out), initial)
-        last: Tensor = self.graph_layers[-1](graph.propagate(out), initial, nodes)
+            out = layer(graph.propagate(out), initial if layer.reads == 0 else out)
+        layer = self.graph_layers[-1]
+        last: Tensor = layer(graph.propagate(out), initial if layer.reads == 0 else out, nodes)
         return last
 
     def _graph_input_states(self, features: Tensor | SparseFeatures, states: Tensor) -> Tensor:
@@ -193,6 +205,12 @@ def apply_linear(layer: nn.Linear, rows: Tensor) -> Tensor:
     return linear(rows, layer.weight, layer.bias)
 
 
+def graph_norm(config: ModelConfig) -> nn.BatchNorm1d | nn.LayerNorm | None:
+    if config.gnn_layer_norm:
+        return nn.LayerNorm(config.hidden)
+    return nn.BatchNorm1d(config.hidden) if config.gnn_batch_norm else None
+
+
 class GraphConvolution(nn.Module):
     """The part of a GCN layer after its propagation: weight, norm, activation, dropout, residual, in this order."""
 
@@ -200,7 +218,9 @@ class GraphConvolution(nn.Module):
         super().__init__()
         hidden, plain = config.hidden, layer_is_plain(config, index)
         self.activation = config.gnn_activation and not plain
-        self.residual = config.gnn_residual and not plain
+        self.reads = layer_reads(config, index)
+        """The layer whose states are the argument `own` of `forward`."""
+        self.residual = self.reads is not None and not plain and (config.gnn_residual or config.gnn_layer_residual)
         self.dropout = 0.0 if plain else config.gnn_dropout
         self.reads_initial = config.gnn_init
         self.weight = self.bias = None
@@ -209,23 +229,23 @@ class GraphConvolution(nn.Module):
             nn.init.xavier_uniform_(self.weight)
         if config.gnn_weight:
             self.bias = nn.Parameter(torch.zeros(hidden))
-        self.norm = nn.BatchNorm1d(hidden) if config.gnn_batch_norm and not plain else None
+        self.norm = None if plain else graph_norm(config)
 
-    def forward(self, aggregate: Tensor, initial: Tensor, nodes: Tensor | None = None) -> Tensor:
-        if self.norm is None or not self.training:
-            aggregate, initial = rows_of(aggregate, nodes), rows_of(initial, nodes)
-            return self._finish(self._map(aggregate, initial), initial)
+    def forward(self, aggregate: Tensor, own: Tensor, nodes: Tensor | None = None) -> Tensor:
+        if not isinstance(self.norm, nn.BatchNorm1d) or not self.training:
+            aggregate, own = rows_of(aggregate, nodes), rows_of(own, nodes)
+            return self._finish(self._map(aggregate, own), own)
         # In training a batch norm reads all rows.
-        return self._finish(rows_of(self._map(aggregate, initial), nodes), rows_of(initial, nodes))
+        return self._finish(rows_of(self._map(aggregate, own), nodes), rows_of(own, nodes))
 
-    def _map(self, aggregate: Tensor, initial: Tensor) -> Tensor:
-        out = torch.cat([aggregate, initial], dim=1) if self.reads_initial else aggregate
+    def _map(self, aggregate: Tensor, own: Tensor) -> Tensor:
+        out = torch.cat([aggregate, own], dim=1) if self.reads_initial else aggregate
         if self.weight is not None:
             out = linear(out, self.weight, self.bias)
         elif self.bias is not None:
             out = out + self.bias
         return out if self.norm is None else self.norm(out)
 
-    def _finish(self, out: Tensor, initial: Tensor) -> Tensor:
+    def _finish(self, out: Tensor, own: Tensor) -> Tensor:
         out = dropout(out, self.dropout, self.training, relu=self.activation)
-        return out + initial if self.residual else out
+        return out + own if self.residual else out

@@ -7,10 +7,13 @@ per training step, and nothing is gathered per edge.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sgformer.adjacency import Adjacency
 from sgformer.arrays.torch_operations import csr_tensor, shared
@@ -36,6 +39,22 @@ class Propagation:
     def _times(self, states: torch.Tensor) -> torch.Tensor:
         return self.product(states, states)
 
+    def scaled(self, factors: torch.Tensor) -> Propagation:
+        """This matrix with the weight of every edge times its factor, and the same diagonal.
+
+        `factors` has an entry per stored entry; of the two entries of an edge, that above the diagonal counts. So the result
+        is symmetric, as the backward pass needs it. For all rows of a graph only.
+        """
+        indptr, indices = self.matrix.crow_indices(), self.matrix.col_indices()
+        above = torch.repeat_interleave(torch.arange(len(indptr) - 1, device=indices.device), indptr.diff()) < indices
+        factors = torch.where(above, factors, factors[self._mirrored])
+        return Propagation(with_values(self.matrix, self.matrix.values() * factors), self.own)
+
+    @cached_property
+    def _mirrored(self) -> torch.Tensor:
+        """For every entry, the position of its mirror image: the entries of a symmetric matrix ordered by column."""
+        return torch.argsort(self.matrix.col_indices(), stable=True)
+
     def product(self, states: torch.Tensor, own_states: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """These rows of P times all states; `own_states` are the states of the nodes of these rows."""
         # In place: an out-of-place sparse product first fills its result with zeros and copies it.
@@ -45,20 +64,34 @@ class Propagation:
 class PropagationRows:
     """Makes ranges of rows of P on demand: a forward over a large graph need not hold all edge weights."""
 
-    def __init__(self, adjacency: Adjacency, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        adjacency: Adjacency,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        degrees: NDArray[np.int64] | None = None,
+    ) -> None:
+        """`degrees`: of all columns, if they are more than the rows, as for a range of the rows of a graph."""
         self._adjacency = adjacency
         self._dtype, self._device = dtype, device
-        self._root = (adjacency.all_degrees() + 1.0) ** -0.5
+        self._root = ((adjacency.all_degrees() if degrees is None else degrees) + 1.0) ** -0.5
         self._rounded_root = torch.from_numpy(self._root).to(dtype).numpy()
 
-    def between(self, start: int, stop: int) -> Propagation:
+    def neighbors(self, start: int, stop: int) -> NDArray[np.integer[Any]]:
+        """The columns of these rows that are not empty, ascending."""
+        first, last = self._adjacency.indptr[[start, stop]]
+        return np.unique(self._adjacency.indices[first:last])
+
+    def between(self, start: int, stop: int, columns: NDArray[np.integer[Any]] | None = None) -> Propagation:
+        """`columns`: those of `neighbors`, if the product is with the states of these nodes only."""
         indptr = self._adjacency.indptr[start : stop + 1]
         indices = self._adjacency.indices[indptr[0] : indptr[-1]]
         root = self._root[start:stop]
         weights = np.repeat(self._rounded_root[start:stop], np.diff(indptr))
         weights *= self._rounded_root[indices]
         values = torch.from_numpy(weights).to(self._device)
-        matrix = csr_tensor(indptr - indptr[0], indices, values, self._adjacency.num_nodes)
+        places, width = (indices, len(self._root)) if columns is None else (columns.searchsorted(indices), len(columns))
+        matrix = csr_tensor(indptr - indptr[0], places, values, width)
         own = torch.from_numpy(root**2)[:, None].to(self._device, self._dtype)
         return Propagation(matrix, own)
 
@@ -72,11 +105,26 @@ class SparseFeatures:
         order = np.argsort(rows.indices, kind="stable")
         indptr = np.zeros(rows.width + 1, dtype=np.int64)
         np.cumsum(np.bincount(rows.indices, minlength=rows.width), out=indptr[1:])
-        transposed_values = values[torch.from_numpy(order).to(device)]
-        self.transposed = csr_tensor(indptr, rows.row_numbers()[order], transposed_values, rows.shape[0])
+        self._order = torch.from_numpy(order).to(device)
+        self.transposed = csr_tensor(indptr, rows.row_numbers()[order], values[self._order], rows.shape[0])
+
+    def scaled(self, factors: torch.Tensor) -> SparseFeatures:
+        """These rows with every stored value times its factor."""
+        scaled = copy(self)
+        values = self.matrix.values() * factors
+        scaled.matrix, scaled.transposed = (
+            with_values(self.matrix, values),
+            with_values(self.transposed, values[self._order]),
+        )
+        return scaled
 
     def __matmul__(self, weight: torch.Tensor) -> torch.Tensor:
         return _multiply(self.matrix.__matmul__, self.transposed.__matmul__, weight)
+
+
+def with_values(matrix: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """A CSR matrix with other values. Shares the indices."""
+    return torch.sparse_csr_tensor(matrix.crow_indices(), matrix.col_indices(), values, matrix.shape, check_invariants=False)
 
 
 Product: TypeAlias = Callable[[torch.Tensor], torch.Tensor]

@@ -57,13 +57,15 @@ def configs(draw: Any, **fixed: Any) -> ModelConfig:
     gnn_input = fixed.get("gnn_input") or draw(st.sampled_from(["shared", "own", "features"]))
     features = gnn_input == "features"
     weight = features or draw(st.booleans())
+    residual = draw(st.sampled_from(["none", "layer"] if features else ["none", "input", "init", "both", "layer"]))
+    norm = draw(st.sampled_from(["none", "batch", "layer"]))
     values = {
         "in_features": IN_FEATURES,
         "out_features": draw(st.integers(1, 4)),
         "hidden": draw(st.integers(1, 6)),
         "heads": draw(st.integers(1, 4)),
         "layers": draw(st.integers(1 if features else 0, 5)),
-        "alpha": draw(st.sampled_from([0.0, 0.3, 0.8, 0.99])),
+        "alpha": draw(st.sampled_from([0.0, 0.3, 0.8, 1.0])),
         "normalization": draw(st.sampled_from(["frobenius", "row"])),
         "gnn_input": gnn_input,
         "value_map": draw(st.booleans()),
@@ -73,10 +75,12 @@ def configs(draw: Any, **fixed: Any) -> ModelConfig:
         "attention_layer_norm": draw(st.booleans()),
         "attention_activation": draw(st.booleans()),
         "gnn_weight": weight,
-        "gnn_batch_norm": draw(st.booleans()),
+        "gnn_batch_norm": norm == "batch",
+        "gnn_layer_norm": norm == "layer",
         "gnn_activation": draw(st.booleans()),
-        "gnn_residual": not features and draw(st.booleans()),
-        "gnn_init": not features and weight and draw(st.booleans()),
+        "gnn_residual": residual in ("input", "both"),
+        "gnn_layer_residual": residual == "layer",
+        "gnn_init": weight and residual in ("init", "both"),
         "gnn_plain_last": draw(st.booleans()),
         "combine": draw(st.sampled_from(["add", "cat"])),
         "feature_transform": draw(st.sampled_from(["none", "row", "standard"])),

@@ -106,12 +106,15 @@ def graph_branch(config: ModelConfig, w: dict[str, Matrix], x: Matrix, z0: Matri
         initial = linear(w, "graph_input", x)
         if config.gnn_batch_norm:
             initial = batch_norm(w, "graph_input_norm", initial)
+        if config.gnn_layer_norm:
+            initial = layer_norm(w, "graph_input_norm", initial)
         initial = relu(initial)
     else:
         initial = z0
     h = initial
     for layer in range(config.layers):
-        h = graph_layer(config, w, layer, p @ h, initial)
+        previous, h = h, graph_layer(config, w, layer, p @ h, initial)
+        h = h + previous if adds_previous(config, layer) else h
     return h
 
 
@@ -127,9 +130,16 @@ def graph_layer(config: ModelConfig, w: dict[str, Matrix], layer: int, aggregate
         h = h @ w[f"{name}.weight"].T + w[f"{name}.bias"]
     if config.gnn_batch_norm and not plain:
         h = batch_norm(w, f"{name}.norm", h)
+    if config.gnn_layer_norm and not plain:
+        h = layer_norm(w, f"{name}.norm", h)
     if config.gnn_activation and not plain:
         h = relu(h)
     return h + initial if config.gnn_residual and not plain else h
+
+
+def adds_previous(config: ModelConfig, layer: int) -> bool:
+    plain = config.gnn_plain_last and layer == config.layers - 1
+    return config.gnn_layer_residual and not plain and not (config.gnn_input == "features" and layer == 0)
 
 
 def linear(w: dict[str, Matrix], name: str, rows: Matrix) -> Matrix:

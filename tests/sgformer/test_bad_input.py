@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,16 @@ def test_adjacency_matrix_that_is_not_finite() -> None:
             Adjacency.from_matrix(kind)
 
 
+def test_adjacency_matrix_with_weights() -> None:
+    matrix = np.array([[0, 0.5], [0.5, 0]])
+    for kind in (matrix, scipy.sparse.csr_matrix(matrix)):
+        with pytest.raises(
+            GraphError, match=r"must hold 0 and 1, got 0.5: edges have no weights in this model; pass matrix != 0"
+        ):
+            Adjacency.from_matrix(kind)
+        assert Adjacency.from_matrix(kind != 0).num_edges == 1
+
+
 def test_new_edges_of_floats_are_not_truncated() -> None:
     with pytest.raises(GraphError, match="float64, expected integer node ids"):
         Graph.build(X, NO_EDGES).with_nodes(np.ones((1, 3)), [[4.0], [1.9]])
@@ -118,10 +129,10 @@ def test_sparse_features(rows: SparseRows, message: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"alpha": 1.0}, r"alpha must lie in \[0, 1\), got 1.0"),
-        ({"alpha": -0.1}, r"alpha must lie in \[0, 1\)"),
-        ({"alpha": float("nan")}, r"alpha must lie in \[0, 1\)"),
-        ({"alpha": "half"}, r"alpha must lie in \[0, 1\)"),
+        ({"alpha": 1.1}, r"alpha must lie in \[0, 1\], got 1.1"),
+        ({"alpha": -0.1}, r"alpha must lie in \[0, 1\]"),
+        ({"alpha": float("nan")}, r"alpha must lie in \[0, 1\]"),
+        ({"alpha": "half"}, r"alpha must lie in \[0, 1\]"),
         ({"in_features": 0}, "in_features must be a whole number of at least 1, got 0"),
         ({"hidden": 8.0}, "hidden must be a whole number of at least 1, got 8.0"),
         ({"heads": True}, "heads must be a whole number"),
@@ -134,6 +145,8 @@ def test_sparse_features(rows: SparseRows, message: str) -> None:
         ({"gnn_input": "features", "gnn_residual": True}, "needs gnn_residual=False"),
         ({"gnn_input": "features", "gnn_weight": False}, "needs gnn_weight=True"),
         ({"gnn_init": True, "gnn_weight": False}, "gnn_init .* needs gnn_weight"),
+        ({"gnn_residual": True, "gnn_layer_residual": True}, "gnn_layer_residual takes the place of gnn_residual"),
+        ({"gnn_layer_norm": True}, "gnn_layer_norm takes the place of the batch norms: it needs gnn_batch_norm=False"),
     ],
 )
 def test_config(changes: dict[str, Any], message: str) -> None:
@@ -148,6 +161,13 @@ def test_config_from_a_dictionary_rejects_unknown_and_missing_names() -> None:
         ModelConfig.from_dict(config.to_dict() | {"depth": 3})
     with pytest.raises(ConfigError, match=r"missing model setting\(s\): alpha, heads"):
         ModelConfig.from_dict({k: v for k, v in config.to_dict().items() if k not in ("alpha", "heads")})
+
+
+def test_a_setting_that_older_snapshots_do_not_have_is_stored_only_if_it_is_used() -> None:
+    config = ModelConfig(in_features=3, out_features=2, gnn_batch_norm=False)
+    assert not {"gnn_layer_norm", "gnn_layer_residual"} & set(config.to_dict()), "the hash of an older manifest stays"
+    normed = replace(config, gnn_layer_norm=True)
+    assert ModelConfig.from_dict(normed.to_dict()) == normed != config
 
 
 @pytest.mark.parametrize(

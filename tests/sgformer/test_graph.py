@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sgformer import Adjacency, Graph, GraphError, InferenceModel, NewNodes, SparseRows, summarize
+from sgformer.edge_list import EdgeListCounts
 from sgformer.features import column_statistics, row_normalised
 from tests.sgformer.cases import Case, assert_close, cases, graphs
 
@@ -19,6 +20,37 @@ def test_edges_become_undirected_unique_and_loop_free() -> None:
     assert list(adjacency.indices) == [1, 2, 0, 0]
     assert adjacency.num_edges == 2
     assert adjacency.indices.dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("edges", "counts", "text"),
+    [
+        ([[0, 1, 1, 2, 0, 3], [1, 0, 1, 0, 1, 3]], (6, 1, 1, 2), "1 in one direction only, 1 repeated, 2 self-loops"),
+        ([[0, 1, 2], [1, 2, 3]], (3, 3, 0, 0), "3 in one direction only"),
+        ([[0, 1], [1, 0]], (2, 0, 0, 0), ""),
+        ([[], []], (0, 0, 0, 0), ""),
+    ],
+)
+def test_an_edge_list_is_counted_as_it_was_given(edges: Any, counts: tuple[int, ...], text: str) -> None:
+    edge_list = Adjacency.from_edges(edges, num_nodes=5).edge_list
+    assert edge_list == EdgeListCounts(*counts)
+    assert str(edge_list) == text
+    assert edge_list.symmetric == (text == "")
+
+
+@given(graphs(sparse=False), st.data())
+def test_the_counts_of_an_edge_list_add_up(graph: Graph, data: st.DataObject) -> None:
+    size = data.draw(st.integers(0, 30))
+    edges = np.array(
+        data.draw(st.lists(st.integers(0, graph.num_nodes - 1), min_size=2 * size, max_size=2 * size)), dtype=int
+    )
+    adjacency = Adjacency.from_edges(edges.reshape(2, -1), graph.num_nodes)
+    edge_list = adjacency.edge_list
+    assert edge_list is not None
+    pairs = [(left, right) for left, right in edges.reshape(2, -1).T.tolist() if left != right]
+    assert edge_list.self_loops == size - len(pairs)
+    assert edge_list.repeated == len(pairs) - len(set(pairs))
+    assert edge_list.one_way == sum((right, left) not in pairs for left, right in set(pairs))
 
 
 @given(graphs(sparse=False))
@@ -117,5 +149,5 @@ def test_adding_nodes_equals_building_with_all_edges(graph: Graph, links: list[t
 
 
 def test_every_added_edge_must_have_a_new_node() -> None:
-    with pytest.raises(GraphError, match=r"edge 0 - 2 links two known nodes, expected edges of new nodes \(3 and up\)"):
+    with pytest.raises(GraphError, match=r"edge 0 - 2 joins two known nodes, expected edges of new nodes \(3 and up\)"):
         Adjacency.from_edges([[0], [1]], 3).with_nodes(1, [[3, 0], [1, 2]])

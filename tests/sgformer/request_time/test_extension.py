@@ -193,7 +193,8 @@ def test_a_neighborhood_over_the_limit_is_refused_before_it_is_read() -> None:
     degree = int(graph.adjacency.degrees(np.array([7]))[0])
     new = new_nodes(graph, [[], [7]])
     size = degree + 2  # the neighbour, its neighbour list and its self-loop
-    with pytest.raises(NeighborhoodTooLarge, match=rf"new node 1: .* {size} entries, the limit is {degree}") as caught:
+    message = rf"new node 1: .* {size} adjacency entries, the limit is {degree}"
+    with pytest.raises(NeighborhoodTooLarge, match=message) as caught:
         extend(model, summary.states, summary.sums, graph.adjacency, new, max_recompute=degree)
     assert (caught.value.item, caught.value.size, caught.value.limit) == (1, size, degree)
     extend(model, summary.states, summary.sums, graph.adjacency, new, max_recompute=size)

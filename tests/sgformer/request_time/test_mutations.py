@@ -14,8 +14,9 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from sgformer import AttentionSums, InferenceModel, sums
-from sgformer.arrays.operations import NumpyOps
-from sgformer.request_time import extension, neighborhood
+from sgformer.arrays.operations import NumpyOps, ops_for
+from sgformer.request_time import extension, layers, neighborhood
+from sgformer.request_time.layers import LayerBuilder
 from sgformer.request_time.neighborhood import Ball, Neighborhood
 from tests.sgformer.cases import Case, cases, check_new_nodes
 
@@ -99,7 +100,42 @@ def drop_the_attention_branch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(InferenceModel, "answer", lambda self, states, attended, rest: original(self, states, 0 * attended, rest))
 
 
+def skip_the_layer_norm_of_the_gcn(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LayerBuilder, "graph_norm", lambda *_: None)
+
+
+def activate_before_the_layer_norm_of_the_gcn(patch: pytest.MonkeyPatch) -> None:
+    original = LayerBuilder.graph_norm
+
+    def late(self: LayerBuilder, name: str) -> Any:
+        norm = original(self, name)
+        return None if norm is None else lambda rows: norm(ops_for(rows).relu(rows))
+
+    patch.setattr(LayerBuilder, "graph_norm", late)
+
+
+def add_the_input_in_place_of_the_previous_layer(patch: pytest.MonkeyPatch) -> None:
+    original = layers.layer_reads
+    patch.setattr(layers, "layer_reads", lambda config, layer: None if original(config, layer) is None else 0)
+
+
+def skip_the_residual_of_a_layer(patch: pytest.MonkeyPatch) -> None:
+    original = layers.layer_reads
+    patch.setattr(
+        layers, "layer_reads", lambda config, layer: None if config.gnn_layer_residual else original(config, layer)
+    )
+
+
+def add_the_stored_states_of_the_previous_layer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(extension, "_with_changes", lambda rows, *_: rows)
+
+
 MUTANTS: list[Mutant] = [
+    add_the_input_in_place_of_the_previous_layer,
+    skip_the_residual_of_a_layer,
+    add_the_stored_states_of_the_previous_layer,
+    skip_the_layer_norm_of_the_gcn,
+    activate_before_the_layer_norm_of_the_gcn,
     drop_the_sums,
     skip_the_self_update_of_independent_nodes,
     skip_the_self_update_of_joint_nodes,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 
-from sgformer import Graph, SGFormer
+from sgformer import Graph, ModelConfig, SGFormer
 from sgformer.torch_model.attention import attend, unit_rows
 from sgformer.torch_model.dropout import dropout
 from sgformer.torch_model.propagation import Propagation, SparseFeatures
@@ -96,7 +96,7 @@ def test_the_logits_of_some_nodes_equal_their_rows_of_all_logits(case: Case, tra
     model.load_weights(case.weights())
     inputs = model.prepare(case.graph)
     nodes = torch.randperm(case.graph.num_nodes, generator=torch.Generator().manual_seed(0))[: case.graph.num_nodes // 2 + 1]
-    parameters = list(model.parameters())
+    parameters = [p for p in model.parameters() if p.requires_grad]
     all_logits = model(inputs)
     assume(bool(torch.isfinite(all_logits).all()))  # a node without an answer makes every gradient NaN
     some, expected = model(inputs, nodes), all_logits[nodes]
@@ -106,6 +106,17 @@ def test_the_logits_of_some_nodes_equal_their_rows_of_all_logits(case: Case, tra
         assert (ours is None) == (plain is None)
         if ours is not None:
             torch.testing.assert_close(ours, plain, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("gnn_input", ["shared", "features"])
+def test_a_model_without_attention_trains_the_parameters_that_it_uses(gnn_input: str) -> None:
+    graph = Graph.build(np.random.default_rng(0).normal(size=(9, 5)), np.array([[0, 1, 2], [3, 4, 5]]))
+    model = SGFormer(ModelConfig(in_features=5, out_features=3, hidden=4, alpha=1.0, gnn_input=gnn_input))  # type: ignore[arg-type]
+    model(model.prepare(graph)).square().sum().backward()
+    used = {name for name, tensor in model.named_parameters() if tensor.grad is not None}
+    assert used == {name for name, tensor in model.named_parameters() if tensor.requires_grad}
+    assert ("input.weight" in used) == (gnn_input == "shared")
+    assert "query.weight" not in used
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])

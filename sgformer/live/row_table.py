@@ -1,0 +1,151 @@
+"""Values for a few of many rows: time and memory follow the rows in use, not the number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sgformer.arrays.operations import Array, Indices
+
+ABSENT = -1
+PAGE_BYTES = 4096
+SPARE_ROWS = 1024
+
+
+class RowNumbers:
+    """An integer per row, ABSENT for rows that were never set.
+
+    The array has a place for every row and is zero at first: the operating system allocates only the pages that are written.
+    """
+
+    def __init__(self, num_rows: int) -> None:
+        """Room for this number of rows, and for some that come later."""
+        self._values = np.zeros(num_rows + num_rows // 4 + SPARE_ROWS, dtype=np.int64)
+        """The numbers, plus 1. The last entry stays 0 and stands for all rows beyond."""
+        self._num_set = 0
+
+    def get(self, rows: Indices) -> Indices:
+        return self._values.take(rows, mode="clip") - 1
+
+    def get_one(self, row: int) -> int:
+        return int(self._values[row]) - 1 if row < len(self._values) else ABSENT
+
+    def set(self, rows: Indices, numbers: Indices | int) -> None:
+        """If a row is repeated, one of its numbers stays."""
+        if not len(rows):
+            return
+        size = int(rows.max()) + 2
+        if size > len(self._values):
+            self._values = grown(self._values, size, 0)
+        self._values[rows] = numbers + 1
+        self._num_set += len(rows)
+
+    def rows_with(self, number: int) -> Indices:
+        """The rows that have a number other than ABSENT, in ascending order. Reads all rows."""
+        return np.flatnonzero(self._values == number + 1)
+
+    def rows_from(self, smallest: int) -> Indices:
+        """The rows whose number is at least `smallest`, which must not be negative, in ascending order. Reads all rows."""
+        return np.flatnonzero(self._values > smallest)
+
+    @property
+    def num_bytes(self) -> int:
+        """An upper bound of the memory in use."""
+        return min(self._values.nbytes, self._num_set * PAGE_BYTES)
+
+
+class RowTable:
+    """Rows with values in several columns, e.g. ((64,), float32) for a state. The columns grow with the rows in use."""
+
+    def __init__(self, num_rows: int, *columns: tuple[tuple[int, ...], Any]) -> None:
+        """`num_rows` is the number of rows now; others may follow."""
+        self._slots = RowNumbers(num_rows)
+        self._columns = [np.empty((0, *shape), dtype=dtype) for shape, dtype in columns]
+        self._free: list[int] = []
+        self._num_slots = 0
+
+    def __len__(self) -> int:
+        """The number of rows that have values."""
+        return self._num_slots - len(self._free)
+
+    def rows(self) -> Indices:
+        """The rows that have values, ascending."""
+        return self._slots.rows_from(0)
+
+    def slots(self, rows: Indices) -> Indices:
+        """The slot of every row; negative for a row without values: ABSENT, or the mark that `drop` gave it."""
+        return self._slots.get(rows)
+
+    def slot(self, row: int) -> int:
+        """`slots` for one row, faster."""
+        return self._slots.get_one(row)
+
+    def marked(self, mark: int) -> Indices:
+        """The rows to which `drop` gave this mark."""
+        return self._slots.rows_with(mark)
+
+    def column(self, number: int) -> NDArray[Any]:
+        """The values by slot."""
+        return self._columns[number]
+
+    def put(self, rows: Indices, *values: Array) -> None:
+        """Sets the values of distinct rows, in every column."""
+        slots = self._slots.get(rows)
+        new = (slots < 0).nonzero()[0]
+        if len(new):
+            slots[new] = self._claim(len(new))
+            self._slots.set(rows, slots)
+        for column, part in zip(self._columns, values, strict=True):
+            column[slots] = part
+
+    def drop(self, rows: Indices, mark: int = ABSENT) -> None:
+        """Removes the values of distinct rows and gives the rows a mark, which is negative."""
+        slots = self._slots.get(rows)
+        self._free.extend(slots[slots >= 0].tolist())
+        self._slots.set(rows, mark)
+
+    def read(self, rows: Indices, number: int, otherwise: Callable[[Indices], Array], slots: Indices | None = None) -> Array:
+        """The values of rows in a column; those of rows without values are read by `otherwise`.
+
+        `slots`: as `slots(rows)` returns them, if the caller has them.
+        """
+        slots, column = self._slots.get(rows) if slots is None else slots, self._columns[number]
+        others = (slots < 0).nonzero()[0]
+        if len(others) == len(rows):
+            return otherwise(rows)
+        out = column.take(slots, axis=0, mode="clip")
+        if len(others):
+            out[others] = otherwise(rows[others])
+        return out
+
+    @property
+    def num_columns(self) -> int:
+        return len(self._columns)
+
+    @property
+    def num_bytes(self) -> int:
+        return self._slots.num_bytes + sum(column.nbytes for column in self._columns)
+
+    def _claim(self, count: int) -> Indices:
+        reused = max(len(self._free) - count, 0)
+        slots = np.array(self._free[reused:], dtype=np.int64)
+        del self._free[reused:]
+        first, self._num_slots = self._num_slots, self._num_slots + count - len(slots)
+        self._columns = [grown(column, self._num_slots) for column in self._columns]
+        added = np.arange(first, self._num_slots)
+        return np.concatenate([slots, added]) if len(slots) else added
+
+
+def grown(array: NDArray[Any], size: int, fill: int | None = None) -> NDArray[Any]:
+    """The array with room for `size` entries: at least doubled, so that growth costs O(1) per entry."""
+    used = len(array)
+    if size <= used:
+        return array
+    grown = np.empty((max(size, 2 * used), *array.shape[1:]), dtype=array.dtype)
+    grown[:used] = array
+    if fill is not None:
+        grown[used:] = fill
+    return grown

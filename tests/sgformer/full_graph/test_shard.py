@@ -1,0 +1,81 @@
+"""The full forward of several processes is that of one: the same sums, states and logits."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sgformer import FullForward, Graph, ModelConfig, SGFormer, SparseRows, summarize
+from sgformer.full_graph.shard import Shard, gather_rows, row_ranges
+from sgformer.sums import SUM_NAMES
+from tests.ranks import run_ranks
+
+CASES: list[dict[str, Any]] = [
+    {"gnn_input": "shared", "layers": 2, "heads": 2},
+    {"gnn_input": "own", "layers": 3, "normalization": "row"},
+    {"gnn_input": "features", "layers": 1, "feature_transform": "standard"},
+    {"gnn_input": "own", "layers": 0},
+]
+
+
+def make_graph(sparse: bool = False) -> Graph:
+    """With a hub, repeats, nodes without edges, and edges between all ranges."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(300, 7)).astype(np.float32)
+    graph = Graph.build(rows, (rng.random((2, 1500)) ** 2 * 290).astype(int))
+    if not sparse:
+        return graph
+    entries = SparseRows(np.arange(0, 2101, 7), np.tile(np.arange(7), 300), rows.reshape(-1), 7)
+    return Graph(entries, graph.adjacency)
+
+
+def forward(
+    case: dict[str, Any], dtype: Any, chunk_rows: int, sparse: bool, device: str = "cpu"
+) -> tuple[list[Any], list[Any], int, Any]:
+    graph = make_graph(sparse)
+    torch.manual_seed(0)
+    model = SGFormer(ModelConfig(in_features=7, out_features=3, hidden=8, **case))
+    model.fit_features(graph)
+    shard, weights = Shard.of(graph, chunk_rows=chunk_rows), model.weights()
+    summary = summarize(model.config, weights, graph, dtype=dtype, device=device, shard=shard, chunk_rows=chunk_rows)
+    states = summary.states
+    arrays = [gather_rows(np.asarray(array)) for array in (states.inputs, *states.layers, *states.aggregates)]
+    logits = gather_rows(FullForward(model.config, graph, dtype, device, shard=shard).logits(weights))
+    return arrays, [np.asarray(getattr(summary.sums, name)) for name in SUM_NAMES], summary.sums.count, logits
+
+
+def all_cases() -> list[Any]:
+    cases = [
+        forward(case, dtype, 32, sparse) for case in CASES for dtype, sparse in ((np.float32, True), (np.float64, False))
+    ]
+    return [*cases, forward(CASES[0], np.float32, 200, False)]  # with four processes, two have no rows
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_several_processes_compute_what_one_computes(count: int) -> None:
+    expected = all_cases()
+    for results in run_ranks(all_cases, count):
+        for (states, sums, rows, logits), (states_of_one, sums_of_one, rows_of_one, logits_of_one) in zip(
+            results, expected, strict=True
+        ):
+            assert rows == rows_of_one == 300
+            for array, other in zip(sums, sums_of_one, strict=True):
+                np.testing.assert_allclose(array, other, rtol=1e-12, atol=1e-12)
+            for array, other in zip(states, states_of_one, strict=True):
+                np.testing.assert_allclose(array, other, rtol=1e-6, atol=1e-6)
+            np.testing.assert_allclose(logits, logits_of_one, rtol=1e-5, atol=1e-6)
+
+
+def test_ranges_are_whole_chunks_of_equal_work() -> None:
+    adjacency = make_graph().adjacency
+    bounds = row_ranges(adjacency, 3, 10)
+    assert bounds[0] == 0
+    assert bounds[-1] == 300
+    assert all(bound % 10 == 0 for bound in bounds)
+    work = [adjacency.indptr[stop] - adjacency.indptr[start] + 8 * (stop - start) for start, stop in pairwise(bounds)]
+    assert max(work) < 1.25 * min(work)
+    assert row_ranges(adjacency, 4, 200) == [0, 200, 200, 200, 300]
