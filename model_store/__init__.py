@@ -7,11 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from model_store.errors import (
+    Behind,
+    ChangesMissing,
     DataError,
+    FeatureValueError,
+    Fenced,
     InvalidName,
+    KeyReused,
     LiveVersionChanged,
+    LogError,
     NothingToRollBackTo,
     ProbeError,
+    RecordsPruned,
     SnapshotError,
     StoreBusy,
     StoreError,
@@ -19,34 +26,44 @@ from model_store.errors import (
     UnknownModel,
     UnknownVersion,
 )
+from model_store.feature_schema import FeatureColumn, FeatureSchema
 from model_store.format.manifest import FileEntry, Manifest
 from model_store.format.node_ids import NodeIds
-from model_store.format.probes import Engine, Probe, Probes
+from model_store.format.probes import Probe, ProbedEngine, Probes
 from model_store.snapshot import Snapshot
 from model_store.store import Store
 from model_store.versions.activation_log import History, HistoryEntry
-from model_store.versions.model_versions import ModelVersions, Pruned
+from model_store.versions.model_versions import ModelVersions, PruneResult
 
 if TYPE_CHECKING:
     from model_store.publish.writer import Contents, write_snapshot
 
 __all__ = [
+    "Behind",
+    "ChangesMissing",
     "Contents",
     "DataError",
-    "Engine",
+    "FeatureColumn",
+    "FeatureSchema",
+    "FeatureValueError",
+    "Fenced",
     "FileEntry",
     "History",
     "HistoryEntry",
     "InvalidName",
+    "KeyReused",
     "LiveVersionChanged",
+    "LogError",
     "Manifest",
     "ModelVersions",
     "NodeIds",
     "NothingToRollBackTo",
     "Probe",
     "ProbeError",
+    "ProbedEngine",
     "Probes",
-    "Pruned",
+    "PruneResult",
+    "RecordsPruned",
     "Snapshot",
     "SnapshotError",
     "Store",

@@ -7,10 +7,20 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from model_store.cli import commands
 from model_store.cli.commands import DAMAGED, FAILED, CommandResult
-from model_store.cli.terminal import at_least_one, default_model, default_store, print_output
+from model_store.cli.parser import CommandParser
+from model_store.cli.terminal import (
+    at_least_one,
+    default_log,
+    default_model,
+    default_store,
+    interruptible,
+    print_error,
+    print_output,
+)
 from model_store.errors import InvalidName, ProbeError, SnapshotError, StoreError, UnknownModel, UnknownVersion
 from model_store.store import Store
 from sgformer import SgformerError
@@ -37,18 +47,22 @@ exit codes:
 """
 
 
+@interruptible("sgf-models")
 def main(arguments: Sequence[str] | None = None) -> int:
     defaults = argparse.Namespace(store=default_store(), model=default_model(), json=False)
     options = vars(_parser().parse_args(arguments, defaults))
     run: Callable[..., CommandResult] = options.pop("run")
-    as_json, store, model = options.pop("json"), Store(options.pop("store")), options.pop("model")
+    as_json, root, model = options.pop("json"), options.pop("store"), options.pop("model")
     try:
-        result = run(store, model, **options)
+        result = run(Store(root, redis=default_log()), model, **options)
         for warning in result.warnings:
-            print(f"sgf-models: warning: {warning}", file=sys.stderr)
+            print_error("sgf-models", f"warning: {warning}")
         print_output(json.dumps(result.content) if as_json else result.text)
     except tuple(kind for kinds, _ in EXIT_CODES for kind in kinds) as error:
-        print(json.dumps({"error": _reason(error)}) if as_json else f"sgf-models: {_reason(error)}", file=sys.stderr)
+        if as_json:
+            print(json.dumps({"error": _reason(error)}), file=sys.stderr)
+        else:
+            print_error("sgf-models", _reason(error))
         return next(code for kinds, code in EXIT_CODES if isinstance(error, kinds))
     return result.exit_code
 
@@ -62,17 +76,11 @@ def _reason(error: Exception) -> str:
 def _parser() -> argparse.ArgumentParser:
     # These options may stand before or after the command. They have no defaults here: the default of the command's
     # option would overwrite a value given before the command.
-    shared = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    shared: Any = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     shared.add_argument("--store", type=Path, metavar="FOLDER", help="folder of the models (SGF_STORE, default var/models)")
     shared.add_argument("--model", metavar="NAME", help="which model (SGF_MODEL); not needed if there is only one")
     shared.add_argument("--json", action="store_true", help="print JSON, also for errors")
-    parser = argparse.ArgumentParser(
-        "sgf-models",
-        description=__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=[shared],
-    )
+    parser = CommandParser("sgf-models", description=__doc__, epilog=EPILOG, parents=[shared])
     subparsers = parser.add_subparsers(required=True, title="commands", metavar="COMMAND")
 
     def command(name: str, run: Callable[..., CommandResult], help_text: str) -> argparse.ArgumentParser:
@@ -92,13 +100,23 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("--all", action="store_true", dest="all_versions", help="verify every version of the model")
     activate = command("activate", commands.activate_version, "verify a version and make it live")
     activate.add_argument("version", metavar="VERSION", help="a number, see `sgf-models list`")
-    command("rollback", commands.roll_back, "make the previous live version live again")
+    rollback = command("rollback", commands.roll_back, "make the previous live version live again")
+    for subparser in (activate, rollback):
+        subparser.add_argument(
+            "--discard-changes",
+            action="store_true",
+            help="activate a version over other data although the live graph has changes, which are then no longer served",
+        )
     prune = command(
         "prune", commands.prune_versions, "remove old versions, and what killed processes left, of every model or of --model"
     )
-    prune.add_argument("--keep", type=at_least_one, default=3, metavar="N", help="newest versions to keep (default 3)")
+    prune.add_argument("--keep", type=at_least_one, default=3, metavar="N", help="newest versions to keep")
+    remove = command(
+        "remove", commands.remove_versions, "remove versions that are not live, the roll-back target or the newest"
+    )
+    remove.add_argument("versions", nargs="+", metavar="VERSION", help="a number, see `sgf-models list`")
     export = add_version(command("export-onnx", commands.export_onnx, "write the request-time model for ONNX Runtime"))
-    export.add_argument("--output", type=Path, default=Path("model.onnx"), metavar="FILE", help="default: model.onnx")
+    export.add_argument("--output", type=Path, default=Path("model.onnx"), metavar="FILE", help="the file to write")
     demo = command("demo", commands.install_demo, "install the demo that ships with the package into a store without models")
     demo.add_argument("--pack", type=Path, metavar="FOLDER", help="pack this version folder as the demo instead")
     _add_import_options(command("import", commands.import_model, "publish a model that another program has trained"))
@@ -112,6 +130,8 @@ def _add_import_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--graph", type=Path, required=True, metavar="FILE", help="npz file: x, edge_index; optional node_ids, class_names"
     )
+    undirected_help = "accept a graph with one-way or repeated edges, and serve it as undirected"
+    parser.add_argument("--undirected", action="store_true", help=undirected_help)
     setting_help = "a setting that the weights do not show, e.g. graph_weight=0.8; may be repeated"
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="NAME=VALUE", help=setting_help)
     parser.add_argument("--states", choices=states, default="float32", help="float16 halves the size on disk")

@@ -4,6 +4,7 @@ The service starts `python -m training` as a separate process. This module defin
 
     run events   JSON lines that a training appends to a file (`--events FILE`) and the service follows
     overrides    the settings that a request to retrain may change; each is a flag of `python -m training`
+    processes    how many processes share a training; torch's launcher (torchrun) starts them
     catalogue    the recipes and data sets of the installed training package
 """
 
@@ -23,8 +24,14 @@ from sgformer.config import FeatureTransform, GnnInput
 
 Activation = Literal["never", "if_better", "always"]
 JOB_KEY = "job"  # in `Manifest.training`: the id of the job that published the version
+Schedule = Literal["constant", "cosine"]
+GnnNorm = Literal["none", "batch", "layer"]
+FeatureScaling = Literal["auto", FeatureTransform]  # auto: chosen by what the features are
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
+MAX_PROCESSES = 64
+Processes = Annotated[int, Field(ge=1, le=MAX_PROCESSES)]
+"""The bound fits one machine: each process loads torch, and more processes than cores make a training slower."""
 
 
 class RunEvent(BaseModel):
@@ -82,7 +89,7 @@ class VerdictEvent(RunEvent, event="verdict"):
 
     better: bool
     reason: str
-    champion_version: int | None  # the live version; the name is part of the event format
+    live_version: int | None
     comparison: dict[str, Any] | None
     fair: bool | None
     fairness: str | None
@@ -115,21 +122,32 @@ class Overrides(BaseModel):
     hidden: Annotated[int, Field(ge=1, le=4096)] | None = None
     heads: Annotated[int, Field(ge=1, le=64)] | None = None
     layers: Annotated[int, Field(ge=0, le=64)] | None = None
-    alpha: Share | None = None
+    alpha: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     attention_dropout: Share | None = None
     gnn_dropout: Share | None = None
     learning_rate: Rate | None = None
     weight_decay: Rate | None = None
     gnn_weight_decay: Rate | None = None
+    label_smoothing: Share | None = None
+    feature_dropout: Share | None = None
+    edge_dropout: Share | None = None
+    schedule: Schedule | None = None
     epochs: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     patience: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     batch_nodes: Annotated[int, Field(ge=2, le=2**31)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
     gnn_input: GnnInput | None = None
-    feature_transform: FeatureTransform | None = None
+    gnn_norm: GnnNorm | None = None
+    gnn_layer_residual: bool | None = None
+    gnn_plain_last: bool | None = None
+    value_map: bool | None = None
+    attention_residual: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    input_layer_norm: bool | None = None
+    attention_layer_norm: bool | None = None
+    feature_transform: FeatureScaling | None = None
 
 
-# The type of each setting: int, float or a Literal.
+# The type of each setting: int, float, bool or a Literal.
 OVERRIDE_TYPES: dict[str, Any] = {name: get_args(get_type_hints(Overrides)[name])[0] for name in Overrides.model_fields}
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_store.errors import SnapshotError, UnknownVersion
-from model_store.format import layout, npy
+from model_store.format import layout, npy, raw_data
 from model_store.format.files import (
     open_regular_file,
     read_descriptor,
@@ -30,7 +31,19 @@ from model_store.format.structure import check_structure
 from model_store.format.sums_and_logits import read_sums
 from model_store.format.tensors import read_tensors
 from model_store.versions.locks import READER_SECONDS, SharedLock
-from sgformer import Adjacency, Answers, AttentionSums, ExtendedAnswers, InferenceModel, NewNodes, SgformerError, extend
+from sgformer import (
+    Adjacency,
+    Answers,
+    AttentionSums,
+    ExtendedAnswers,
+    InferenceModel,
+    NewNodes,
+    SgformerError,
+    UnknownNodeError,
+    extend,
+)
+from sgformer.features import FeatureRows, SparseRows
+from sgformer.nearest.lists import InvertedLists
 from sgformer.request_time.extension import Mode
 from sgformer.request_time.inference import checked_ids
 
@@ -40,11 +53,12 @@ HASH_MISMATCH = "the sha256 differs from the manifest: the file was changed or d
 
 
 class Snapshot:
-    """Open a snapshot with `Snapshot.open` or in a `with` block, and close it.
+    """Open a snapshot with `Snapshot.open`. Close it, or use it as a context manager.
 
     `known` and `extended` compute answers with numpy.
 
-    The arrays are memory maps: they use shared memory only, and stay valid while they are referenced.
+    States, adjacency, logits, ids and raw data are memory maps, whose pages all processes share through the page cache. They
+    stay valid while they are referenced. Weights, sums and probes are copies in private memory.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, lock: SharedLock) -> None:
@@ -61,6 +75,16 @@ class Snapshot:
         self._logits = arrays[layout.LOGITS]
         has_ids = layout.NODE_IDS in arrays
         self.node_ids = NodeIds(arrays[layout.NODE_IDS], arrays[layout.NODE_ORDER]) if has_ids else None
+        self._features = raw_data.features_from(arrays, config.in_features)
+        self.labels: NDArray[Any] | None = arrays.get(layout.LABELS)
+        self.split: NDArray[np.int8] | None = arrays.get(layout.SPLIT)
+        self.unit_embeddings: NDArray[np.float32] | None = arrays.get(layout.UNIT_EMBEDDINGS)
+        self.map: NDArray[np.float32] | None = arrays.get(layout.MAP)
+        self.similar_lists: InvertedLists | None = None
+        if layout.CENTROIDS in arrays:
+            self.similar_lists = InvertedLists(
+                *(arrays[name] for name in (layout.CENTROIDS, layout.LIST_STARTS, layout.LIST_ROWS))
+            )
         with _naming_file(layout.PROBES):
             self.probes = Probes.from_tensors(read_tensors(folder, layout.PROBES), config, sizes.nodes)
 
@@ -87,7 +111,7 @@ class Snapshot:
                 if verify == "full":
                     _check_digests(folder, manifest)
                     # A separate mapping, so that the pages that this check reads do not stay resident.
-                    check_structure(_map_arrays(folder, manifest))
+                    check_structure(_map_arrays(folder, manifest), manifest.config)
                 return cls(folder, manifest, lock)
         except BaseException:
             lock.release()
@@ -121,6 +145,52 @@ class Snapshot:
     def extended(self, new: NewNodes, mode: Mode = "exact", max_recompute: int | None = None) -> ExtendedAnswers:
         """Returns the answers for nodes that are not in the graph."""
         return extend(self.model, self.states, self.sums, self.adjacency, new, mode, max_recompute)
+
+    def raw_features(self, rows: NDArray[np.int64] | None = None) -> FeatureRows | None:
+        """Returns the features of rows of the graph as training read them, before the transform of the model.
+
+        Without `rows`, those of every node, memory-mapped. None if the snapshot has no raw features.
+        """
+        if self._features is None or rows is None:
+            return self._features
+        rows = checked_ids(rows, self.states.num_nodes)
+        return self._features.take(rows) if isinstance(self._features, SparseRows) else self._features[rows]
+
+    @property
+    def has_text_ids(self) -> bool:
+        """Whether the ids of the nodes are strings, and not whole numbers."""
+        return self.node_ids is not None and self.node_ids.are_text
+
+    def row(self, node_id: int | str) -> int | None:
+        """`rows` for one id, faster; None if it is not in the graph."""
+        if self.node_ids is None:
+            return node_id if type(node_id) is int and 0 <= node_id < self.states.num_nodes else None
+        try:
+            return int(self.node_ids.rows([node_id])[0])
+        except UnknownNodeError:
+            return None
+
+    def rows(self, ids: Sequence[int | str]) -> NDArray[np.int64]:
+        """Returns the rows of nodes by their ids, which are row numbers if the snapshot has no others.
+
+        Raises:
+            UnknownNodeError: names the first id that is not in the graph.
+        """
+        if self.node_ids is not None:
+            return self.node_ids.rows(ids)
+        count = self.states.num_nodes
+        try:
+            rows = np.frombuffer(array("q", ids), dtype=np.int64)  # type: ignore[type-var]  # it raises TypeError for strings
+            if np.maximum.reduce(rows.view(np.uint64)) < count:  # as unsigned, a negative number is a large one
+                return rows
+        except (TypeError, OverflowError):
+            pass
+        unknown = next(node for node in ids if type(node) is not int or not 0 <= node < count)
+        raise UnknownNodeError(f"node {unknown!r} is not in the graph, expected ids from 0 to {count - 1}", unknown)
+
+    def ids(self, rows: Iterable[int]) -> list[int | str]:
+        """The inverse of `rows`."""
+        return list(rows) if self.node_ids is None else self.node_ids.names(rows)
 
     def replay(self) -> dict[str, float]:
         """Replays the probes with numpy and returns the error of each probe by name.
@@ -177,7 +247,9 @@ def _is_same_file(handle: int, path: Path) -> bool:
 
 
 def _map_arrays(folder: Path, manifest: Manifest) -> dict[str, NDArray[Any]]:
+    optional = layout.optional_specs(manifest.config, manifest.sizes)
     specs = layout.array_specs(manifest.config, manifest.sizes)
+    specs |= {name: spec for name, spec in optional.items() if name in manifest.files}
     return {name: npy.open_mapped(folder, name, spec) for name, spec in specs.items()}
 
 

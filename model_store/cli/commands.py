@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model_store import demo
-from model_store.cli.terminal import describe_publication, format_bytes, format_table
+from model_store.cli.listing import format_entries, format_time, format_values, list_entries, terminal_width
+from model_store.cli.terminal import describe_publication, format_bytes
 from model_store.errors import (
     DataError,
     InvalidName,
@@ -23,15 +23,16 @@ from model_store.errors import (
     UnknownModel,
     UnknownVersion,
 )
+from model_store.format import layout
 from model_store.format.layout import checked_version
 from model_store.store import Store
-from model_store.versions.model_versions import ModelVersions, Pruned
+from model_store.versions.model_versions import ModelVersions, PruneResult
 
 if TYPE_CHECKING:
     from model_store.publish.writer import StatesType
 
 FAILED, DAMAGED = 1, 4
-MAX_CLASSES_SHOWN = 12
+MAX_NAMES_SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -59,19 +60,18 @@ def install_demo(store: Store, _model: str | None, pack: Path | None) -> Command
 
 def list_versions(store: Store, model: str | None) -> CommandResult:
     models = [store.model(name) for name in ([model] if model else store.models())]
-    entries = [entry for versions in models for entry in _list_entries(versions)]
+    entries = [entry for versions in models for entry in list_entries(versions)]
     if not entries:
         return CommandResult([], f"No models in {store.root} yet. Train one (sgf-train), or import one (sgf-models import).")
-    header = ["model", "version", "", "created", "nodes", "edges", "states", "size", "scores"]
-    return CommandResult(entries, format_table(header, [_row(entry) for entry in entries]), warnings=_warnings(models))
+    return CommandResult(entries, format_entries(entries, terminal_width()), warnings=_warnings(models))
 
 
 def show_version(store: Store, model: str | None, version: str | None) -> CommandResult:
     versions = _select_model(store, model)
     number = _select_version(versions, version)
     content = json.loads(versions.manifest(number).to_json())
-    content |= {"version": number, "live": number == versions.live()}
-    history = [f"{_format_time(entry.at)}  {entry.action} {entry.version}" for entry in versions.history().entries]
+    content |= {"version": number, "live_graph": content.get("live"), "live": number == versions.live()}
+    history = [f"{format_time(entry.at)}  {entry.action} {entry.version}" for entry in versions.history().entries]
     return CommandResult(content, _describe_manifest(content, history))
 
 
@@ -96,21 +96,21 @@ def verify_versions(store: Store, model: str | None, version: str | None, all_ve
     return CommandResult(results, "\n".join(lines), exit_code, _warnings([versions]))
 
 
-def activate_version(store: Store, model: str | None, version: str) -> CommandResult:
+def activate_version(store: Store, model: str | None, version: str, discard_changes: bool) -> CommandResult:
     versions = _select_model(store, model)
     try:
         before = versions.live()
     except SnapshotError:
         before = None  # CURRENT is damaged, and the activation repairs it
-    versions.activate(version)
+    versions.activate(version, discard_changes=discard_changes)
     live = versions.live()
     previous = "it was already" if live == before else f"before: {before or 'none'}"
     return CommandResult({"live": live, "before": before}, f"{versions.name} {live} is live ({previous})")
 
 
-def roll_back(store: Store, model: str | None) -> CommandResult:
+def roll_back(store: Store, model: str | None, discard_changes: bool) -> CommandResult:
     versions = _select_model(store, model)
-    before, live = versions.live(), versions.rollback()
+    before, live = versions.live(), versions.rollback(discard_changes=discard_changes)
     return CommandResult({"live": live, "before": before}, f"{versions.name} {live} is live again (before: {before})")
 
 
@@ -130,6 +130,12 @@ def prune_versions(store: Store, model: str | None, keep: int) -> CommandResult:
             lines.append(f"{versions.name}: {_describe_pruned(pruned)}")
     exit_code = FAILED if any("error" in result for result in results) else 0
     return CommandResult(results, "\n".join(lines) or f"No models in {store.root}.", exit_code, _warnings(models))
+
+
+def remove_versions(store: Store, model: str | None, versions: Sequence[str]) -> CommandResult:
+    folder = _select_model(store, model)
+    pruned = folder.remove([checked_version(version) for version in versions])
+    return CommandResult(asdict(pruned), f"{folder.name}: {_describe_pruned(pruned)}", FAILED if pruned.in_use else 0)
 
 
 def export_onnx(store: Store, model: str | None, version: str | None, output: Path) -> CommandResult:
@@ -156,10 +162,11 @@ def import_model(
     states: StatesType,
     onnx: bool,
     activate: bool,
+    undirected: bool,
 ) -> CommandResult:
     from model_store.publish.foreign_model import import_contents
 
-    contents = import_contents(layout, weights, graph, dict(map(_parse_setting, settings)))
+    contents = import_contents(layout, weights, graph, dict(map(_parse_setting, settings)), undirected=undirected)
     name = model or "imported"
     version = store.publish(name, contents, states=states, onnx=onnx, activate=activate)
     manifest = store.model(name).manifest(version)
@@ -199,35 +206,7 @@ def _warnings(models: list[ModelVersions]) -> tuple[str, ...]:
     return tuple(f"{name}: {problem}" for name, problem in problems if problem is not None)
 
 
-def _list_entries(versions: ModelVersions) -> list[dict[str, Any]]:
-    live, entries = versions.state().live, []
-    for version in versions.versions():
-        entry: dict[str, Any] = {"model": versions.name, "version": version, "live": version == live}
-        try:
-            manifest = versions.manifest(version)
-        except UnknownVersion:
-            continue  # another process has just pruned it
-        except (SnapshotError, StoreUnavailable) as error:
-            entries.append(entry | {"damaged": str(error)})
-            continue
-        entry |= {"snapshot": manifest.snapshot, "created": manifest.created, "nodes": manifest.sizes.nodes}
-        entry |= {"edges": manifest.sizes.adjacency_entries // 2, "states": manifest.sizes.states}
-        entry |= {"bytes": sum(file.size for file in manifest.files.values()), "scores": dict(manifest.scores)}
-        entries.append(entry)
-    return entries
-
-
-def _row(entry: dict[str, Any]) -> list[str]:
-    cells = [entry["model"], str(entry["version"]), "live" if entry["live"] else ""]
-    if "damaged" in entry:
-        return [*cells, f"damaged: {entry['damaged']}", "", "", "", "", ""]
-    scores = entry["scores"]
-    test_scores = {name: score for name, score in scores.items() if name.startswith("test_")}  # `show` prints all
-    sizes = [f"{entry['nodes']:,}", f"{entry['edges']:,}", entry["states"], format_bytes(entry["bytes"])]
-    return [*cells, _format_time(entry["created"]), *sizes, _format_values(test_scores or scores)]
-
-
-def _describe_pruned(pruned: Pruned) -> str:
+def _describe_pruned(pruned: PruneResult) -> str:
     text = f"removed {len(pruned.removed)} version(s)"
     text += f" ({', '.join(map(str, pruned.removed))})" if pruned.removed else ""
     text += f" and {pruned.leftovers} leftover(s) of killed processes" if pruned.leftovers else ""
@@ -240,15 +219,18 @@ def _describe_manifest(manifest: dict[str, Any], history: Sequence[str]) -> str:
     rows = {
         "model": f"{manifest['model']} {manifest['version']}{' (live)' if manifest['live'] else ''}",
         "snapshot": manifest["snapshot"],
-        "created": _format_time(manifest["created"]),
+        "created": format_time(manifest["created"]),
         "graph": f"{manifest['nodes']:,} nodes, {manifest['edges']:,} edges, {config['in_features']:,} features",
         "task": f"{config['task']}, {config['out_features']} output(s)",
-        "classes": ", ".join(classes[:MAX_CLASSES_SHOWN]) + (" ..." if len(classes) > MAX_CLASSES_SHOWN else ""),
+        "classes": _first_names(classes),
         "architecture": f"{config['layers']} GCN layers, {config['heads']} head(s), hidden size {config['hidden']}, "
         f"{config['normalization']} normalisation, GCN input {config['gnn_input']}",
         "states": states["dtype"] + (f", answers off by at most {rounding:.1e}" if rounding else ""),
+        "features": _first_names([column["name"] for column in manifest.get("features") or []]),
+        "raw data": _describe_raw_data(manifest),
+        "live graph": "{graph} at change {sequence:,}".format(**manifest["live_graph"]) if manifest["live_graph"] else "",
         "size": format_bytes(sum(entry["size"] for entry in manifest["files"].values())),
-        **{key: _format_values(manifest[key]) for key in ("scores", "dataset", "training", "libraries")},
+        **{key: format_values(manifest[key]) for key in ("scores", "dataset", "training", "libraries")},
         "history": "\n".join(history),
     }
     width = max(40, shutil.get_terminal_size().columns - 14)
@@ -260,14 +242,12 @@ def _describe_manifest(manifest: dict[str, Any], history: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _format_values(values: Mapping[str, Any]) -> str:
-    pairs = ((name, f"{value:.4g}" if isinstance(value, float) else value) for name, value in values.items())
-    return ", ".join(f"{name} {value}" for name, value in pairs if value is not None)
+def _first_names(names: Sequence[str]) -> str:
+    return ", ".join(names[:MAX_NAMES_SHOWN]) + (" ..." if len(names) > MAX_NAMES_SHOWN else "")
 
 
-def _format_time(text: str) -> str:
-    """Returns a time of the store as e.g. 2026-11-17 23:11 UTC; a text that is no time as it is."""
-    try:
-        return f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
-    except ValueError:
-        return text
+def _describe_raw_data(manifest: dict[str, Any]) -> str:
+    """Names the parts of the raw data that the snapshot has; a training without one of them needs the original data."""
+    files = {layout.FEATURES: "features", layout.FEATURES_VALUES: "sparse features", layout.LABELS: "labels"}
+    files[layout.SPLIT] = "split"
+    return ", ".join(name for file, name in files.items() if file in manifest["files"]) or "none"

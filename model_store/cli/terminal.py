@@ -1,22 +1,69 @@
-"""What the command lines of all packages share: default options, tables, and output to a terminal."""
+"""What the commands of all packages share: default options, Ctrl-C, and output to a terminal."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
+from typing import Any
+
+from model_store.errors import DataError
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, by the convention of shells: 128 + the number of SIGINT."""
+
+
+def interruptible(program: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Decorates the main function of a command: Ctrl-C prints one line, also while modules are imported."""
+
+    def decorate(main: Callable[..., int]) -> Callable[..., int]:
+        @wraps(main)
+        def run(arguments: Sequence[str] | None = None) -> int:
+            try:
+                return main(arguments)
+            except KeyboardInterrupt:
+                print_error(program, "interrupted")
+                return INTERRUPTED
+
+        return run
+
+    return decorate
+
+
+def print_error(program: str, message: object) -> None:
+    start = "\r" if sys.stderr.isatty() else ""  # overwrites the ^C that a terminal shows
+    sys.stderr.write(f"{start}{program}: {message}\n")
 
 
 def default_store() -> Path:
-    """The default of --store. An empty environment variable counts as unset, here and in `default_model`."""
+    """The default of --store. An empty environment variable counts as unset, here and below."""
     return Path(os.environ.get("SGF_STORE") or "var/models")
+
+
+def default_device() -> str:
+    """The default of --device."""
+    return os.environ.get("SGF_DEVICE") or "auto"
 
 
 def default_model() -> str | None:
     """The default of --model. None: the command uses the only model of the store, if there is only one."""
     return os.environ.get("SGF_MODEL") or None
+
+
+def default_log() -> dict[str, Any] | None:
+    """The log of graph changes, by the same settings as the service: the address of Redis, or None for files of the store.
+
+    Raises DataError.
+    """
+    if (kind := os.environ.get("SGF_GRAPH_LOG") or "file") == "file":
+        return None
+    url, password_file = os.environ.get("SGF_REDIS_URL"), os.environ.get("SGF_REDIS_PASSWORD_FILE")
+    if kind != "redis" or not url:
+        raise DataError(f"SGF_GRAPH_LOG is {kind!r}, expected file, or redis with SGF_REDIS_URL")
+    return {"url": url, "password": Path(password_file).read_text().strip() if password_file else None}
 
 
 def at_least_one(text: str) -> int:
@@ -33,19 +80,6 @@ def print_output(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python flushes again at exit, and fails
-
-
-def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligns columns of numbers to the right, and all others to the left."""
-    columns = list(zip(header, *rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    numeric = [all(cell.replace(",", "").isdigit() or not cell for cell in column[1:]) for column in columns]
-    lines = []
-    for row in (header, *rows):
-        aligned = zip(row, widths, numeric, strict=True)
-        cells = [cell.rjust(width) if right else cell.ljust(width) for cell, width, right in aligned]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
 
 
 def format_bytes(size: int) -> str:

@@ -14,12 +14,12 @@ from pathlib import Path
 from model_store.errors import SnapshotError, StoreUnavailable, UnknownVersion
 
 WRONG_KIND_ERRORS = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO})
-"""Error numbers for a link, folder, pipe or device in place of a regular file: wrong on every machine."""
+"""Error numbers of `open` for a symbolic link, folder, pipe or device instead of a regular file: the content is wrong."""
 
 
 @contextmanager
 def translate_os_errors(name: str = "snapshot") -> Iterator[None]:
-    """Raises StoreUnavailable for an error of the operating system, or SnapshotError if the path is no regular file."""
+    """Raises StoreUnavailable for an error of the operating system, or SnapshotError if the path is not a regular file."""
     try:
         yield
     except OSError as error:

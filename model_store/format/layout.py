@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from model_store.errors import InvalidName
 from sgformer import ModelConfig, NodeStates
 
-FORMAT = 2
+FORMAT, OLDEST_FORMAT = 4, 2
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 SUMS = "sums.safetensors"
@@ -25,8 +25,19 @@ INDPTR = "graph/indptr.npy"
 INDICES = "graph/indices.npy"
 NODE_IDS = "graph/node_ids.npy"
 NODE_ORDER = "graph/node_order.npy"
+FEATURES = "graph/features.npy"
+FEATURES_INDPTR = "graph/features_indptr.npy"
+FEATURES_INDICES = "graph/features_indices.npy"
+FEATURES_VALUES = "graph/features_values.npy"
+LABELS = "graph/labels.npy"
+SPLIT = "graph/split.npy"
 DEGREES = "states/degrees.npy"
 LOGITS = "states/logits.npy"
+UNIT_EMBEDDINGS = "states/unit_embeddings.npy"
+MAP = "states/map.npy"
+CENTROIDS = "states/similar_centroids.npy"
+LIST_STARTS = "states/similar_starts.npy"
+LIST_ROWS = "states/similar_rows.npy"
 
 STATE_TYPES = {"float32": "<f4", "float16": "<f2"}
 MAX_MANIFEST_BYTES = 16 * 2**20
@@ -75,6 +86,10 @@ class Sizes:
     """A key of STATE_TYPES."""
     node_id_type: str | None
     """numpy's name of the type, or None if the nodes have no ids."""
+    feature_entries: int | None = None
+    """The number of stored values of sparse raw features; None for dense features, or if there are none."""
+    similar_lists: int | None = None
+    """The number of lists of the index of similar nodes; None if there is no index."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +104,8 @@ class ArraySpec:
 
 
 def array_specs(config: ModelConfig, sizes: Sizes) -> dict[str, ArraySpec]:
-    """Returns the shape and type of every npy file of a snapshot, by file name."""
-    index_type = "<i4" if sizes.nodes <= _MAX_INT32 else "<i8"
+    """Returns the shape and type of every npy file that a snapshot must have, by file name."""
+    index_type = _index_type(sizes.nodes)
     states = ArraySpec((sizes.nodes, config.hidden), STATE_TYPES[sizes.states])
     specs = {state_file(name): states for name in state_names(config)}
     specs[LOGITS] = ArraySpec((sizes.nodes, config.out_features), "<f4")
@@ -100,7 +115,33 @@ def array_specs(config: ModelConfig, sizes: Sizes) -> dict[str, ArraySpec]:
     if sizes.node_id_type is not None:
         specs[NODE_IDS] = ArraySpec((sizes.nodes,), sizes.node_id_type)
         specs[NODE_ORDER] = ArraySpec((sizes.nodes,), "<i8")
+    if sizes.feature_entries is not None:
+        specs[FEATURES_INDPTR] = ArraySpec((sizes.nodes + 1,), "<i8")
+        specs[FEATURES_INDICES] = ArraySpec((sizes.feature_entries,), _index_type(config.in_features))
+        specs[FEATURES_VALUES] = ArraySpec((sizes.feature_entries,), "<f4")
     return specs
+
+
+def optional_specs(config: ModelConfig, sizes: Sizes) -> dict[str, ArraySpec]:
+    """Returns the shape and type of every npy file that a snapshot may have or lack, by file name."""
+    single = config.task == "multiclass" or (config.task == "regression" and config.out_features == 1)
+    label_shape = (sizes.nodes,) if single else (sizes.nodes, config.out_features)
+    specs = {LABELS: ArraySpec(label_shape, "<i8" if config.task == "multiclass" else "<f4")}
+    specs[SPLIT] = ArraySpec((sizes.nodes,), "|i1")
+    specs[UNIT_EMBEDDINGS] = ArraySpec((sizes.nodes, config.embedding_size), "<f4")
+    specs[MAP] = ArraySpec((sizes.nodes, 2), "<f4")
+    if (lists := sizes.similar_lists) is not None:
+        specs[CENTROIDS] = ArraySpec((lists, config.embedding_size), "<f4")
+        specs[LIST_STARTS] = ArraySpec((lists + 1,), "<i8")
+        specs[LIST_ROWS] = ArraySpec((sizes.nodes,), _index_type(sizes.nodes))
+    if sizes.feature_entries is None:
+        specs[FEATURES] = ArraySpec((sizes.nodes, config.in_features), "<f4")
+    return specs
+
+
+def _index_type(count: int) -> str:
+    """The type of the numbers 0 to count - 1."""
+    return "<i4" if count <= _MAX_INT32 else "<i8"
 
 
 def state_names(config: ModelConfig) -> list[str]:
@@ -124,6 +165,11 @@ def state_file(name: str) -> str:
 
 def required_files(config: ModelConfig, sizes: Sizes) -> set[str]:
     return {WEIGHTS, SUMS, PROBES, *array_specs(config, sizes)}
+
+
+def allowed_files(config: ModelConfig, sizes: Sizes) -> set[str]:
+    """Every file besides the manifest that a snapshot may have."""
+    return required_files(config, sizes) | OPTIONAL_FILES | optional_specs(config, sizes).keys()
 
 
 def is_node_id_type(name: Any) -> bool:

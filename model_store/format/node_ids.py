@@ -21,7 +21,7 @@ class NodeIds:
 
     @classmethod
     def build(cls, ids: Any) -> NodeIds:
-        """Takes one id per node, all whole numbers or all strings.
+        """Takes one id per node, all whole numbers or all strings; or an array of valid UTF-8 bytes.
 
         Raises:
             DataError: an id is empty, too long, of another type, or a duplicate.
@@ -34,9 +34,16 @@ class NodeIds:
             raise DataError(f"node_ids: rows {first} and {second} have the same id {_decode(array[first])!r}")
         return cls(array, order.astype(np.int64))
 
+    def __len__(self) -> int:
+        return len(self._ids)
+
     @property
     def arrays(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
         return self._ids, self._order
+
+    @property
+    def are_text(self) -> bool:
+        return self._ids.dtype.kind == "S"
 
     @property
     def dtype(self) -> str:
@@ -50,8 +57,8 @@ class NodeIds:
             UnknownNodeError: names the first id that is not in the graph.
         """
         encoded = np.array([self._encode(node_id) for node_id in ids], dtype=self._ids.dtype)
-        places = np.searchsorted(self._ids, encoded, sorter=self._order)
-        rows = np.asarray(self._order[np.minimum(places, len(self._order) - 1)], dtype=np.int64)
+        positions = np.searchsorted(self._ids, encoded, sorter=self._order)
+        rows = np.asarray(self._order[np.minimum(positions, len(self._order) - 1)], dtype=np.int64)
         if (missing := np.flatnonzero(self._ids[rows] != encoded)).size:
             raise UnknownNodeError(f"node {ids[missing[0]]!r} is not in the graph", ids[missing[0]])
         return rows
@@ -75,7 +82,7 @@ class NodeIds:
 
 
 def _to_array(ids: Any) -> NDArray[Any]:
-    if isinstance(ids, list | tuple) and len({type(node_id) for node_id in ids}) > 1:  # numpy would make strings of all
+    if isinstance(ids, list | tuple) and len({type(node_id) for node_id in ids}) > 1:  # numpy would convert all to strings
         raise DataError("node_ids are of several types, expected all whole numbers or all strings")
     array = np.asarray(ids)
     if array.ndim != 1:
@@ -84,13 +91,25 @@ def _to_array(ids: Any) -> NDArray[Any]:
         if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
             raise DataError(f"node_ids: {array.max()} does not fit 64-bit integers")
         return array.astype("<i8")
+    if array.dtype.kind == "S":  # UTF-8 that the caller has checked
+        return array
     if array.dtype.kind not in "UT":
         raise DataError(f"node_ids hold {array.dtype}, expected whole numbers or strings")
     texts = [_to_utf8(str(text)) for text in (ids if isinstance(ids, list | tuple) else array)]
     for row, text in enumerate(texts):
-        if not text or len(text) > MAX_ID_BYTES or b"\0" in text or not is_utf8(text):
-            raise DataError(f"node_ids: row {row} has {text[:40]!r}, expected 1 to {MAX_ID_BYTES} bytes without NUL")
+        if not _is_valid(text):
+            expected = f"expected 1 to {MAX_ID_BYTES} bytes of valid UTF-8 without NUL"
+            raise DataError(f"node_ids: row {row} has {text[:40]!r}, {expected}")
     return np.array(texts, dtype=f"S{max(map(len, texts), default=1)}")
+
+
+def is_valid_text(node_id: str) -> bool:
+    """Whether a node can have this id."""
+    return _is_valid(_to_utf8(node_id))
+
+
+def _is_valid(text: bytes) -> bool:
+    return 0 < len(text) <= MAX_ID_BYTES and b"\0" not in text and is_utf8(text)
 
 
 def is_utf8(text: bytes) -> bool:

@@ -15,7 +15,7 @@ from model_store.errors import SnapshotError
 from model_store.format.layout import ArraySpec
 
 MAX_HEADER_BYTES = 4096
-CHUNK_ROWS = 65_536
+CHUNK_BYTES = 2**25
 
 
 def create(path: Path, spec: ArraySpec) -> NDArray[Any]:
@@ -37,8 +37,9 @@ def write(path: Path, array: NDArray[Any], spec: ArraySpec) -> None:
     if array.shape != spec.shape:
         raise ValueError(f"{path.name} would have shape {array.shape}, expected {spec.shape}")
     with _create_with_header(path, spec) as file:
-        for start in range(0, len(array), CHUNK_ROWS):
-            file.write(np.ascontiguousarray(array[start : start + CHUNK_ROWS], dtype=spec.dtype).tobytes())
+        rows = max(1, CHUNK_BYTES * len(array) // max(1, spec.data_bytes))
+        for start in range(0, len(array), rows):
+            file.write(np.ascontiguousarray(array[start : start + rows], dtype=spec.dtype).tobytes())
 
 
 def open_mapped(folder: Path, name: str, spec: ArraySpec) -> NDArray[Any]:

@@ -18,8 +18,8 @@ MIN_SCALE = 1e-12
 """Avoids a division by zero for a model whose answers are all zero."""
 
 
-class Engine(Protocol):
-    """Answers questions from a snapshot. `Snapshot` is an engine itself."""
+class ProbedEngine(Protocol):
+    """What the replay of probes needs of an engine. `Snapshot` has these methods, too."""
 
     def known(self, nodes: NDArray[np.int64], /) -> Answers: ...
 
@@ -33,7 +33,7 @@ class Probe:
     """Rows of the graph, or new nodes."""
     answers: Answers
 
-    def asked_of(self, engine: Engine) -> Answers:
+    def answers_of(self, engine: ProbedEngine) -> Answers:
         """Returns the engine's answers to the question."""
         question = self.question
         return engine.extended(question) if isinstance(question, NewNodes) else engine.known(question)
@@ -50,13 +50,13 @@ class Probe:
 class Probes:
     probes: tuple[Probe, ...]
 
-    def replay(self, engine: Engine, tolerance: float) -> dict[str, float]:
+    def replay(self, engine: ProbedEngine, tolerance: float) -> dict[str, float]:
         """Returns the error of every probe, by name.
 
         Raises:
             ProbeError: the error of a probe exceeds `tolerance`.
         """
-        errors = {probe.name: self.error(probe, probe.asked_of(engine)) for probe in self.probes}
+        errors = {probe.name: self.error(probe, probe.answers_of(engine)) for probe in self.probes}
         wrong = {name: error for name, error in errors.items() if not error <= tolerance}
         if wrong:
             listed = ", ".join(f"{name} by {error:.1e}" for name, error in wrong.items())
@@ -66,7 +66,8 @@ class Probes:
     def error(self, probe: Probe, answers: Answers) -> float:
         """Returns the largest difference from a probe's answers, relative to the largest number that any probe expects.
 
-        Relative to all probes: a single answer may be close to zero, where a float32 sum of larger numbers has no digits.
+        Relative to all probes, because a single answer may be close to zero, where float32 sums of larger numbers
+        have no correct digits.
         """
         scales = (
             max(float(np.abs(other.answers.embeddings).max()) for other in self.probes),
@@ -97,7 +98,7 @@ class Probes:
         _check_tensors(tensors)
         nodes = tensors[f"{KNOWN}.nodes"]
         if not len(nodes) or nodes.min() < 0 or nodes.max() >= num_nodes:
-            raise ValueError(f"{KNOWN}.nodes must name nodes from 0 to {num_nodes - 1}, and one at least")
+            raise ValueError(f"{KNOWN}.nodes must have at least one node, from 0 to {num_nodes - 1}")
         questions: dict[str, NDArray[np.int64] | NewNodes] = {KNOWN: nodes}
         questions |= {name: _new_nodes(tensors, name, config, num_nodes) for name in NEW}
         probes = []

@@ -6,7 +6,7 @@ states/logits.npy      the logits of every node
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +18,13 @@ from model_store.format import npy
 from model_store.format.layout import SUMS, ArraySpec, Sizes, array_specs, state_file
 from model_store.format.tensors import Tensors, read_tensors, write_tensors
 from sgformer import AttentionSums, InferenceModel, ModelConfig
+from sgformer.sums import SUM_NAMES
 
 if TYPE_CHECKING:
     from sgformer import Summary  # loads torch, which readers do not need
 
 SAMPLE_ROWS, SAMPLE_TOLERANCE = 1024, 1e-9
 LOGITS_CHUNK_ROWS = 8192
-_NAMES = ("key_value", "key", "query_square", "key_square")
 Weights = Mapping[str, NDArray[Any]]
 
 
@@ -48,20 +48,31 @@ def read_sums(folder: Path, config: ModelConfig, sizes: Sizes, weights: Weights)
         scale = max(float(np.abs(expected).max()), 1e-30)
         if not (np.abs(tensors[name] - expected) <= SAMPLE_TOLERANCE * scale).all():
             raise SnapshotError(SUMS, f"{name} does not follow from the weights and the node states")
-    return AttentionSums(config.normalization, **{name: tensors[name] for name in _NAMES}, count=sizes.nodes)
+    return AttentionSums(config.normalization, **{name: tensors[name] for name in SUM_NAMES}, count=sizes.nodes)
 
 
-def write_logits(path: Path, spec: ArraySpec, config: ModelConfig, weights: Weights, summary: Summary) -> None:
-    """Writes float32 logits of every node, computed from states before any rounding."""
+def write_logits(
+    path: Path,
+    spec: ArraySpec,
+    config: ModelConfig,
+    weights: Weights,
+    summary: Summary,
+    take_embeddings: Callable[[int, NDArray[Any]], None] = lambda _start, _rows: None,
+) -> None:
+    """Writes float32 logits of every node, computed from states before any rounding.
+
+    `take_embeddings` gets the embeddings of the same nodes, block by block, with the number of the first.
+    """
     model, target = InferenceModel(config, weights), npy.create(path, spec)
     for start in range(0, len(target), LOGITS_CHUNK_ROWS):
         rows = np.arange(start, min(start + LOGITS_CHUNK_ROWS, len(target)))
         with np.errstate(all="ignore"):  # an overflow is reported below, with its node
-            logits = model.known(summary.states, summary.sums, rows).logits
-        bad = ~np.isfinite(logits).all(axis=1)
+            answers = model.known(summary.states, summary.sums, rows)
+        bad = ~np.isfinite(answers.logits).all(axis=1)
         if bad.any():
             raise StoreError(f"the logits of node {rows[bad.argmax()]} are NaN or infinite: the model has no answer there")
-        target[start : start + len(rows)] = logits
+        target[start : start + len(rows)] = answers.logits
+        take_embeddings(start, answers.embeddings)
 
 
 def _sum_sample(folder: Path, config: ModelConfig, sizes: Sizes, weights: Weights) -> AttentionSums:
@@ -75,7 +86,7 @@ def _sum_sample(folder: Path, config: ModelConfig, sizes: Sizes, weights: Weight
 
 
 def _to_tensors(prefix: str, sums: AttentionSums) -> Tensors:
-    tensors = {prefix + name: np.asarray(getattr(sums, name), dtype=np.float64) for name in _NAMES}
+    tensors = {prefix + name: np.asarray(getattr(sums, name), dtype=np.float64) for name in SUM_NAMES}
     return tensors | {f"{prefix}count": np.asarray(sums.count, dtype=np.int64)}
 
 

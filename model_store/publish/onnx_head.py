@@ -17,17 +17,18 @@ from numpy.typing import NDArray
 from model_store.errors import ProbeError
 from model_store.format.probes import Probe, Probes
 from sgformer import Answers, AttentionSums, InferenceModel, ModelConfig
+from sgformer.sums import SUM_NAMES
 
 if TYPE_CHECKING:
     import onnx
 
-    from sgformer import Summary  # it loads torch, which a service worker does without
+    from sgformer import Summary  # loads torch, which a worker of the service does not need
 
 OPSET = 20
 IR_VERSION = 9
-"""The version that was current with this opset, so that older runtimes read the file, too."""
+"""The version that was current with this opset, so that older runtimes can read the file."""
 ROW_INPUTS = ("inputs", "graph_states", "added")
-SUM_INPUTS = ("key_value", "key", "query_square", "key_square", "count")
+SUM_INPUTS = (*SUM_NAMES, "count")
 OUTPUTS = ("embeddings", "logits")
 TOLERANCE = 1e-5
 
@@ -37,8 +38,16 @@ def export_request_head(config: ModelConfig, weights: Mapping[str, NDArray[Any]]
     path.write_bytes(request_head(config, weights).SerializeToString())
 
 
+def write(
+    path: Path, config: ModelConfig, weights: Mapping[str, NDArray[Any]], summary: Summary, probes: Probes
+) -> dict[str, Any]:
+    """Writes `model.onnx`, checks it, and returns its entry of the manifest. Raises as `describe` does."""
+    export_request_head(config, weights, path)
+    return describe(path, config, weights, summary, probes)
+
+
 def request_head(config: ModelConfig, weights: Mapping[str, NDArray[Any]]) -> onnx.ModelProto:
-    """Z0 rows (n, d), the GCN's output rows (n, d) and the sums, to embeddings and logits.
+    """Returns an ONNX graph that computes embeddings and logits from Z0 rows (n, d), output rows of the GCN (n, d) and sums.
 
     `added` (n,) is 0 for a row that the sums include, and 1 for a new row, answered as if it alone had been added to them.
     """
@@ -82,8 +91,10 @@ def request_head(config: ModelConfig, weights: Mapping[str, NDArray[Any]]) -> on
 def describe(
     path: Path, config: ModelConfig, weights: Mapping[str, NDArray[Any]], summary: Summary, probes: Probes
 ) -> dict[str, Any]:
-    """The manifest's entry for `model.onnx`. If ONNX Runtime is installed, the file is validated on it first: on the
-    known-node probe, and on the same rows as new rows, which numpy answers.
+    """Returns the entry of the manifest for `model.onnx`.
+
+    If ONNX Runtime is installed, first compares its answers with the known-node probe, and its answers for the same rows as
+    new nodes with those of numpy.
 
     Raises:
         ProbeError: the answers of ONNX Runtime differ.

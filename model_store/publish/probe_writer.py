@@ -1,6 +1,6 @@
 """Computes the probes of a snapshot: questions, and the answers of a full-graph forward after the new nodes are added.
 
-The answers for new nodes are independent of the stored states and of the code that serves:
+The answers for new nodes use neither the stored states nor `extend`, which answers requests:
 
 1. One pass over all rows computes the input states and the attention sums again, once for all questions.
 2. The GCN starts from these input states, on the graph with the new nodes, and computes the rows that the answer depends on.
@@ -29,7 +29,7 @@ from sgformer.features import FeatureRows, SparseRows
 from sgformer.full_graph.passes import Passes
 from sgformer.full_graph.reference import reference_answers
 
-KNOWN_NODES = 16
+RANDOM_KNOWN_NODES = 16
 NEIGHBORS = 3
 MAX_NEW_NODES = 2  # in one question
 BLOCK_ROWS = 65_536
@@ -91,13 +91,13 @@ class _Reference:
         root = (adjacency.all_degrees() + 1.0) ** -0.5
         states = self._initial
         for number, computed in enumerate(reversed(needed[: self._config.layers])):
-            previous, states = states, self._layers[number % 2]
+            previous, states, layer = states, self._layers[number % 2], self._model.graph_layers[number]
+            own = self._initial if layer.reads == 0 else previous
             for start in range(0, len(computed), BLOCK_ROWS):
                 block = computed[start : start + BLOCK_ROWS]
                 with torch.inference_mode():
                     product = _propagated(adjacency, root, block, previous)
-                    initial = torch.from_numpy(self._initial[block])
-                    states[block] = self._model.graph_layers[number](product, initial).numpy()
+                    states[block] = layer(product, torch.from_numpy(own[block])).numpy()
         return states
 
 
@@ -121,7 +121,7 @@ def _propagated(adjacency: Adjacency, root: NDArray[Any], rows: NDArray[np.int64
 def _known_nodes(graph: Graph) -> NDArray[np.int64]:
     """The nodes with the most and the fewest neighbours, the first, the last, and some at random."""
     degrees, count = graph.adjacency.all_degrees(), graph.num_nodes
-    random = np.random.default_rng(0).integers(0, count, KNOWN_NODES)
+    random = np.random.default_rng(0).integers(0, count, RANDOM_KNOWN_NODES)
     return np.unique(np.append(random, [degrees.argmax(), degrees.argmin(), 0, count - 1])).astype(np.int64)
 
 

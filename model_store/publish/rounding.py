@@ -1,4 +1,4 @@
-"""Half-precision states: half the disk and page cache. Their error is measured and stored in the manifest."""
+"""Half-precision states, which take half the space on disk and in memory. Their error is measured, for the manifest."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sgformer import Graph, InferenceModel, ModelConfig, NeighborhoodTooLarge, N
 MEASURED_ROWS, MEASURED_NEW_NODES = 4096, 64
 NEIGHBORS = 3
 MAX_RECOMPUTE = 200_000
-"""The service's default: it refuses exact answers for larger neighbourhoods."""
+"""The default of SGF_MAX_RECOMPUTE: the service refuses exact answers that read more adjacency entries."""
 CHUNK_ROWS = 65_536
 
 
 def check_finite(config: ModelConfig, states: NodeStates) -> None:
-    """Raises StoreError if the model overflows on a node, so that publishing fails and not the first request for it."""
+    """Raises StoreError if the model overflows on a node, so that publishing fails, not the first request for that node."""
     for name, array in _states_by_name(config, states).items():
         for start in range(0, len(array), CHUNK_ROWS):
             bad = ~np.isfinite(array[start : start + CHUNK_ROWS]).all(axis=1)

@@ -48,7 +48,7 @@ class History:
     def parse(cls, text: str, current: Current) -> History:
         lines = [_parse_line(line) for line in text.split("\n") if line]
         if lines and lines[-1] is not None and current not in ("unknown", lines[-1].version):
-            lines.pop()  # its process died before it wrote CURRENT
+            lines.pop()  # the process that wrote this line died before it wrote CURRENT
         entries = tuple(entry for entry in lines if entry is not None)
         return cls(entries, len(lines) - len(entries))
 
@@ -72,7 +72,7 @@ class History:
 
 
 @dataclass(frozen=True)
-class LogState:
+class ActivationState:
     live: int | None
     history: History
     problem: str | None
@@ -103,7 +103,7 @@ class ActivationLog:
                 return History.parse(text or "", live)
             live = now  # another version went live between the two reads
 
-    def state(self) -> LogState:
+    def state(self) -> ActivationState:
         """Returns everything that can be read, and describes the damage."""
         current: Current
         problems, history = [], History(())
@@ -122,7 +122,7 @@ class ActivationLog:
                 f"{HISTORY}: {history.unreadable} line(s) cannot be understood; the next activation or roll-back keeps the "
                 f"other lines and renames the file to {HISTORY}.damaged"
             )
-        return LogState(None if current == "unknown" else current, history, "; ".join(problems) or None)
+        return ActivationState(None if current == "unknown" else current, history, "; ".join(problems) or None)
 
     def repair(self) -> History:
         """Renames a damaged CURRENT or HISTORY, and returns the readable history. Changes nothing after an I/O error."""

@@ -1,10 +1,17 @@
-"""The hidden files and folders beside the versions of a model, and the removal of what killed processes left."""
+"""Hidden files and folders beside the versions of a model: versions that are being written or removed, and leftovers, which
+killed processes did not remove.
+"""
 
 from __future__ import annotations
 
+import os
+import secrets
 import shutil
+import stat
+from contextlib import nullcontext
 from pathlib import Path
 
+from model_store.format.layout import MANIFEST
 from model_store.versions.locks import exclusive_unless_held
 
 CURRENT, HISTORY, LOCK = "CURRENT", "HISTORY", ".lock"
@@ -21,6 +28,20 @@ def remove_leftovers(folder: Path) -> int:
     prefixes = (PUBLISHING, REMOVING, f".{CURRENT}-", f".{HISTORY}-")
     hidden = (path for path in folder.iterdir() if path.name.startswith(prefixes))
     return sum(map(_remove_unless_in_use, sorted({path.with_name(path.name.removesuffix(LOCK)) for path in hidden})))
+
+
+def remove_unless_open(folder: Path) -> bool:
+    """Hides the folder of a version by a rename, then deletes it; returns False if a reader holds its lock."""
+    manifest = folder / MANIFEST
+    # Without a regular manifest, no reader can hold a lock.
+    lockable = os.path.lexists(manifest) and stat.S_ISREG(manifest.lstat().st_mode)
+    with exclusive_unless_held(manifest) if lockable else nullcontext(True) as lock_was_free:
+        if not lock_was_free:
+            return False
+        hidden = folder.with_name(f"{REMOVING}{secrets.token_hex(6)}")
+        folder.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+    return True
 
 
 def _remove_unless_in_use(path: Path) -> bool:

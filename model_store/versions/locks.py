@@ -75,7 +75,7 @@ def _lock(handle: int, operation: int, path: Path, seconds: float) -> None:
     while not _try_lock(handle, operation):
         if time.monotonic() >= end:
             name = f"{path.parent.name}/{path.name}"
-            raise StoreBusy(f"the lock {name} is held by another process for more than {seconds:g} s")
+            raise StoreBusy(f"the lock {name} was not free for {seconds:g} s: other processes held it")
         time.sleep(pause)
         pause = min(2 * pause, MAX_PAUSE_SECONDS)
 

@@ -3,6 +3,7 @@
 <store>/<model>/1, 2, 3 ...        snapshots, immutable
 <store>/<model>/CURRENT            the number of the live version
 <store>/<model>/HISTORY            earlier live versions (`activation_log`)
+<store>/<model>/graph_log/         the changes of each graph (`graph_log`)
 <store>/<model>/.lock              held while a version appears, goes live or is removed
 <store>/<model>/.publishing-*      a version being written, or left by a killed process
 <store>/<model>/.removing-*        a version being removed, or left by a killed process
@@ -10,33 +11,43 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
-import stat
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from model_store.errors import LiveVersionChanged, NothingToRollBackTo, ProbeError, SnapshotError, UnknownVersion
+from model_store.errors import (
+    LiveVersionChanged,
+    NothingToRollBackTo,
+    ProbeError,
+    RecordsPruned,
+    SnapshotError,
+    StoreError,
+    UnknownVersion,
+)
 from model_store.format.layout import MANIFEST, REPORT, checked_version, is_version
 from model_store.format.manifest import Manifest
+from model_store.logged_changes import LoggedChanges
 from model_store.snapshot import Snapshot, Verify, read_listed_file, read_manifest
-from model_store.versions.activation_log import ActivationLog, History, HistoryEntry, LogState
+from model_store.versions.activation_log import ActivationLog, ActivationState, History, HistoryEntry
 from model_store.versions.durable import sync, sync_tree
-from model_store.versions.leftovers import CURRENT, LOCK, PUBLISHING, REMOVING, lock_of, remove_leftovers
-from model_store.versions.locks import READER_SECONDS, WRITER_SECONDS, exclusive, exclusive_unless_held
+from model_store.versions.leftovers import CURRENT, LOCK, PUBLISHING, lock_of, remove_leftovers, remove_unless_open
+from model_store.versions.locks import READER_SECONDS, WRITER_SECONDS, exclusive
 
 if TYPE_CHECKING:
     from model_store.publish.writer import Contents
 
 
 @dataclass(frozen=True)
-class Pruned:
+class PruneResult:
+    """What `prune` or `remove` did."""
+
     removed: list[int]
+    """The versions that were removed."""
     leftovers: int
     """The number of hidden files and folders that killed processes had left."""
     in_use: list[int]
@@ -46,9 +57,14 @@ class Pruned:
 class ModelVersions:
     """The versions of one model. Any number of processes may call any method at the same time."""
 
-    def __init__(self, folder: Path, lock_seconds: float = WRITER_SECONDS) -> None:
-        """`lock_seconds`: time limit of a wait for the model's lock; a method that needs it then raises StoreBusy."""
+    def __init__(self, folder: Path, lock_seconds: float = WRITER_SECONDS, redis: dict[str, Any] | None = None) -> None:
+        """
+        Args:
+            lock_seconds: time limit of a wait for the model's lock; a method that needs it then raises StoreBusy.
+            redis: if the changes of the graph are logged in Redis, its address (`LogAddress.redis`).
+        """
         self.folder, self.name, self.lock_seconds = folder, folder.name, lock_seconds
+        self._changes = LoggedChanges(folder, redis)
         self._log = ActivationLog(folder)
 
     def versions(self) -> list[int]:
@@ -63,7 +79,7 @@ class ModelVersions:
         """Returns the activations and roll-backs in order; the last entry is the current state. Raises as `live` does."""
         return self._log.history()
 
-    def state(self) -> LogState:
+    def state(self) -> ActivationState:
         """Returns the live version and the history as far as they can be read, and a description of any damage."""
         return self._log.state()
 
@@ -123,15 +139,20 @@ class ModelVersions:
         *,
         expected_live: int | Literal["any"] | None = "any",
         before_activation: Callable[[], None] = lambda: None,
+        discard_changes: bool = False,
     ) -> None:
         """Verifies a version, replays its probes, and makes it the live version.
 
         Args:
             expected_live: the activation fails if another version is live. None: no version may be live. "any": no check.
             before_activation: called under the model's lock; an exception that it raises prevents the activation.
+            discard_changes: also activate a version over another graph than that of the live version, whose changes are then
+                no longer served. Activating a version over the earlier graph serves them again.
 
         Raises:
             LiveVersionChanged: the live version is not `expected_live`.
+            ChangesMissing: the version is over another graph, and the live graph has changes.
+            RecordsPruned: changes after those that the version contains are not in the log any more.
             UnknownVersion: the version does not exist.
             SnapshotError: the content of the version is wrong.
             ProbeError: a probe fails.
@@ -144,11 +165,24 @@ class ModelVersions:
                 history = self._log.repair()
                 if expected_live != "any":
                     self._require_still_live(expected_live)
+                self._changes.require_replay(number, snapshot.manifest)
+                if not discard_changes:
+                    self.require_same_graph(snapshot.manifest)
                 before_activation()
                 if self.live() != number:
                     self._log.append(history, HistoryEntry("activate", number, _now()))
 
-    def rollback(self, only_from: int | None = None, why: str | None = None) -> int:
+    def require_same_graph(self, new: Manifest | str) -> None:
+        """Raises ChangesMissing if the live graph has changes and is not that of `new` (a manifest or the id of a graph)."""
+        try:
+            live = self.live()
+            manifest = None if live is None else self.manifest(live)
+        except (SnapshotError, UnknownVersion):
+            return  # the activation repairs CURRENT; the log of the graph stays
+        if manifest is not None:
+            self._changes.require_same_graph(manifest, new)
+
+    def rollback(self, only_from: int | None = None, why: str | None = None, discard_changes: bool = False) -> int:
         """Makes the previous live version live again and returns its number.
 
         Skips earlier versions that are removed or damaged. Changes nothing if an earlier version cannot be read now.
@@ -156,9 +190,11 @@ class ModelVersions:
         Args:
             only_from: roll back only if this version is live, so that only one of several processes rolls back.
             why: the reason, for the history.
+            discard_changes: as for `activate`.
 
         Raises:
             NothingToRollBackTo: no earlier live version is left.
+            ChangesMissing: the earlier version is over another graph, and the live graph has changes.
             LiveVersionChanged: the live version is not `only_from`.
             UnknownVersion: no version is live.
             SnapshotError: CURRENT is damaged.
@@ -176,16 +212,22 @@ class ModelVersions:
                     continue
                 try:
                     self.verify(earlier)
+                    self._changes.require_replay(earlier, self.manifest(earlier))
                 except (SnapshotError, ProbeError) as error:
                     skipped.append(f"{earlier} is damaged ({error})")
                     continue
+                except RecordsPruned as error:
+                    skipped.append(str(error))
+                    continue
+                if not discard_changes:
+                    self.require_same_graph(self.manifest(earlier))
                 self._log.append(history, HistoryEntry("rollback", earlier, _now(), live, why))
                 return earlier
         reason = "; ".join(skipped) or "no other version was live before"
         raise NothingToRollBackTo(f"{self.name} stays at version {live}: {reason}")
 
-    def prune(self, keep: int, only: Collection[int] | None = None) -> Pruned:
-        """Removes old versions, and what killed processes left.
+    def prune(self, keep: int, only: Collection[int] | None = None) -> PruneResult:
+        """Removes old versions, and hidden files and folders of killed processes.
 
         Keeps the newest `keep` versions, the live version, the version that a roll-back would reach, and open versions.
         If `only` is given, no other versions are removed.
@@ -194,12 +236,47 @@ class ModelVersions:
             raise ValueError(f"keep is {keep}, expected at least 1: the number of the newest version must not be reused")
         with self._model_lock():
             leftovers = remove_leftovers(self.folder)
-            versions, live = self.versions(), self.live()
-            rollback_targets = [version for version in self.history().earlier(live) if version in versions]
-            kept = {*versions[-keep:], live, *rollback_targets[:1]}
+            versions = self.versions()
+            kept = {*versions[-keep:], *self._reasons_to_keep()}
             old = [version for version in versions if version not in kept and (only is None or version in only)]
-            removed = [version for version in old if self._remove_unless_open(version)]
-        return Pruned(removed, leftovers, [version for version in old if version not in removed])
+            removed = self._remove_unless_open(old)
+        return PruneResult(removed, leftovers, [version for version in old if version not in removed])
+
+    def remove(self, versions: Collection[int]) -> PruneResult:
+        """Removes these versions, except those that a process has open. Removes none if one of them must stay.
+
+        Raises:
+            StoreError: a version is live, the roll-back target or the newest. The error has the reason.
+            UnknownVersion: a version does not exist.
+        """
+        with self._model_lock():
+            present, reasons = self.versions(), self._reasons_to_keep()
+            for version in versions:
+                if version not in present:
+                    with self._listing_versions_in_errors():
+                        raise UnknownVersion(f"there is no version {version} of {self.name}")
+                if version in reasons:
+                    raise StoreError(f"version {version} of {self.name} cannot be removed: {reasons[version]}")
+            removed = self._remove_unless_open(sorted({*versions}))
+        return PruneResult(removed, 0, sorted({*versions} - {*removed}))
+
+    def _remove_unless_open(self, versions: list[int]) -> list[int]:
+        """Removes versions and the changes that only they needed. Returns those that no process had open."""
+        try:
+            manifests = {version: self.manifest(version) for version in self.versions()}
+        except StoreError:
+            manifests = {}  # a version is damaged: which changes it needs is unknown, so no log is pruned
+        removed = [version for version in versions if remove_unless_open(self.folder / str(version))]
+        self._changes.prune(manifests, removed)
+        return removed
+
+    def _reasons_to_keep(self) -> dict[int, str]:
+        """Returns the versions that must not be removed, with the reasons. The caller holds the model's lock."""
+        versions, live = self.versions(), self.live()
+        targets = [version for version in self.history().earlier(live) if version in versions]
+        newest = dict.fromkeys(versions[-1:], "it is the newest, and its number would be used again")
+        rollback = dict.fromkeys(targets[:1], "a roll-back would make it live")
+        return newest | rollback | ({} if live is None else {live: "it is live"})
 
     @contextmanager
     def _staging_folder(self) -> Iterator[Path]:
@@ -242,20 +319,6 @@ class ModelVersions:
         if manifest.model != self.name:
             raise SnapshotError(MANIFEST, f"belongs to model {manifest.model}, expected {self.name}")
         return manifest
-
-    def _remove_unless_open(self, version: int) -> bool:
-        """Hides a version by a rename, then deletes it; returns False if a reader holds its lock."""
-        folder = self.folder / str(version)
-        manifest = folder / MANIFEST
-        # Without a regular manifest, no reader can hold a lock.
-        lockable = os.path.lexists(manifest) and stat.S_ISREG(manifest.lstat().st_mode)
-        with exclusive_unless_held(manifest) if lockable else nullcontext(True) as lock_was_free:
-            if not lock_was_free:
-                return False
-            hidden = self.folder / f"{REMOVING}{secrets.token_hex(6)}"
-            folder.rename(hidden)
-        shutil.rmtree(hidden, ignore_errors=True)
-        return True
 
     def _require_still_live(self, version: int | None) -> None:
         """Raises LiveVersionChanged if another version is live. The caller holds the model's lock."""

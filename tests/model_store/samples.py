@@ -17,12 +17,17 @@ FILES = [
     "probes.safetensors",
     "graph/indptr.npy",
     "graph/indices.npy",
+    "graph/features.npy",
+    "graph/labels.npy",
+    "graph/split.npy",
     "states/inputs.npy",
     "states/layer_1.npy",
     "states/layer_2.npy",
     "states/logits.npy",
     "states/aggregate_1.npy",
     "states/degrees.npy",
+    "states/unit_embeddings.npy",
+    "states/map.npy",
 ]
 """The files of a small snapshot with two layers, without the manifest."""
 
@@ -42,5 +47,12 @@ def small_contents(seed: int = 0, graph: Graph | None = None, **changes: Any) ->
     return Contents(config, weights, graph, **changes)
 
 
+def small_labels() -> dict[str, Any]:
+    """Classes and parts of the nodes; the last node has none."""
+    nodes = np.arange(NODES)
+    last = nodes == NODES - 1
+    return {"labels": np.where(last, -1, nodes % CLASSES), "split": np.where(last, -1, nodes // 2 % 3).astype(np.int8)}
+
+
 def publish(store: Store, seed: int = 0, model: str = "demo", **options: Any) -> int:
-    return store.publish(model, small_contents(seed), onnx=False, **options)
+    return store.publish(model, small_contents(seed, **small_labels()), onnx=False, **options)

@@ -45,9 +45,16 @@ def test_the_packed_snapshot_is_small_has_the_present_format_and_answers_its_pro
     with Snapshot.open(packed) as snapshot:
         manifest = snapshot.manifest
         assert max(snapshot.replay().values()) <= manifest.probe_tolerance
+        data = digits.with_drawing()[0]
+        for stored, expected in (
+            (snapshot.raw_features(), data.graph.features),
+            (snapshot.labels, data.labels),
+            (snapshot.split, data.split),
+        ):
+            np.testing.assert_array_equal(stored, expected)
     assert json.loads((packed / "manifest.json").read_text())["format"] == FORMAT
     assert (manifest.model, manifest.training["recipe"]) == (demo.MODEL, "digits")
-    assert manifest.dataset["sha256"] == digits.with_drawing()[0].sha256(), "run `make demo-snapshot`: the data has changed"
+    assert manifest.dataset["sha256"] == data.sha256(), "run `make demo-snapshot`: the data has changed"
 
 
 def test_retraining_the_demo_gives_the_packed_answers(packed: Path, tmp_path: Path) -> None:

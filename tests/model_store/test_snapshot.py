@@ -43,7 +43,7 @@ def test_the_manifest_is_json_with_its_own_hash(versions: ModelVersions) -> None
     stated = content.pop("snapshot")
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     assert stated == hashlib.sha256(canonical.encode()).hexdigest()
-    assert content["format"] == 2
+    assert content["format"] == 4
     assert content["nodes"] == NODES
     weights = (versions.folder / "1" / "weights.safetensors").read_bytes()
     expected = {"size": len(weights), "sha256": hashlib.sha256(weights).hexdigest()}
@@ -187,14 +187,14 @@ def test_a_snapshot_with_wrong_answers_is_not_published(store: Store, monkeypatc
     """An error in the sums leaves every file well-formed, but the probes detect it."""
     from dataclasses import replace
 
-    from model_store.publish import writer
+    from model_store.publish import shared_forward
 
     def wrong(*arguments: Any, **options: Any) -> Any:
         summary = summarize(*arguments, **options)
         return replace(summary, sums=replace(summary.sums, key_value=summary.sums.key_value * 1.5))
 
     contents = small_contents(8)
-    monkeypatch.setattr(writer, "summarize", wrong)
+    monkeypatch.setattr(shared_forward, "summarize", wrong)
     with pytest.raises(ProbeError, match="answers differ from the full-graph forward"):
         store.publish("demo", contents, onnx=False)
     assert store.models() == []
@@ -273,6 +273,7 @@ def test_metadata_is_normalised_to_json(store: Store) -> None:
         {"heads": 3, "combine": "cat"},
         {"feature_transform": "standard", "task": "multilabel"},
         {"feature_transform": "row", "task": "regression", "gnn_residual": True},
+        {"gnn_layer_residual": True, "layers": 4, "alpha": 1.0},
     ],
 )
 @pytest.mark.parametrize("states", ["float32", "float16"])

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import onnxruntime
 import pytest
 
-from model_store import DataError, ModelVersions, Store
+from model_store import DataError, FeatureColumn, FeatureSchema, ModelVersions, Store
 from model_store.__main__ import main
 from model_store.cli.terminal import describe_publication
-from tests.model_store.samples import publish
+from tests.model_store.samples import publish, small_contents, small_labels
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +100,76 @@ def test_list_marks_a_damaged_version(versions: ModelVersions, capsys: pytest.Ca
     assert run(capsys, "--store", versions.folder.parent, "activate", 1)[:2] == (0, "demo 1 is live (before: none)\n")
 
 
+def test_removing_versions(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    """The live version, the roll-back target and the newest stay, and so does everything if one of several must stay."""
+    for seed in range(6):
+        publish(store, seed, activate=seed in (1, 3))
+    where, versions = ["--store", store.root], store.model("demo")
+    assert run(capsys, *where, "remove", 1, 1) == (0, "demo: removed 1 version(s) (1)\n", "")
+    for version, reason in ((4, "it is live"), (2, "a roll-back would make it live"), (6, "it is the newest")):
+        code, out, err = run(capsys, *where, "remove", 3, version)
+        assert (code, out) == (1, "")
+        assert err.startswith(f"sgf-models: version {version} of demo cannot be removed: {reason}")
+    assert run(capsys, *where, "remove", 3, 9)[::2] == (
+        3,
+        "sgf-models: there is no version 9 of demo (existing versions: 2, 3, 4, 5, 6)\n",
+    )
+    assert run(capsys, *where, "remove", "../2")[0] == 2
+    assert versions.versions() == [2, 3, 4, 5, 6]
+    with versions.open(5):
+        code, out, _ = run(capsys, *where, "--json", "remove", 5, 3)
+        assert (code, json.loads(out)) == (1, {"removed": [3], "leftovers": 0, "in_use": [5]})
+    assert run(capsys, *where, "remove", 5)[0] == 0
+    assert versions.versions() == [2, 4, 6]
+
+
+def test_show_names_the_features_the_raw_data_and_the_live_graph(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = FeatureSchema(tuple(FeatureColumn(name, "number") for name in ("age", "days", "x", "y", "z")))
+    live = {"graph": "a1b2", "sequence": 1200}
+    store.publish("demo", small_contents(0, features=schema, live=live, **small_labels()), onnx=False, activate=True)
+    store.publish("demo", small_contents(0), onnx=False, raw_data=False)
+    lines = run(capsys, "--store", store.root, "show")[1].splitlines()
+    for expected in ("features age, days, x, y, z", "raw data features, labels, split", "live graph a1b2 at change 1,200"):
+        assert expected in [" ".join(line.split()) for line in lines]
+    content = json.loads(run(capsys, "--store", store.root, "show", "--json")[1])
+    assert (content["live"], content["live_graph"]) == (True, live)
+    assert "raw data      none" in run(capsys, "--store", store.root, "show", 2)[1].splitlines()
+
+
+SCORES = {"test_accuracy": 0.91234, "test_macro_f1": 0.9012, "validation_accuracy": 0.5}
+
+
+def test_list_fits_a_terminal(store: Store) -> None:
+    """On a pseudo-terminal of this width; a pipe gets every column, one line per version."""
+    for scores in ({}, SCORES):
+        store.publish("demo", small_contents(0, scores=scores), onnx=False, activate=bool(scores))
+    (store.root / "demo" / "1" / "manifest.json").write_text("{}")
+    wide = list_on_terminal(store, 200)
+    assert len(wide) == 3
+    assert wide[0].split() == ["model", "version", "created", "nodes", "edges", "states", "size", "scores"]
+    narrow = list_on_terminal(store, 70)
+    assert max(map(len, narrow)) <= 70
+    assert narrow[0].split() == ["model", "version", "created", "scores"]
+    text = " ".join(" ".join(narrow).split())
+    assert "test_accuracy 0.9123, test_macro_f1 0.9012" in text
+    assert "damaged: manifest.json: format is None" in text
+    command = [sys.executable, "-m", "model_store", "--store", str(store.root), "list"]
+    piped = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "40"})
+    assert piped.stdout.splitlines() == wide
+
+
+def list_on_terminal(store: Store, columns: int) -> list[str]:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    command = [sys.executable, "-m", "model_store", "--store", str(store.root), "list"]
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    subprocess.run(command, stdout=theirs, check=True, env=environment)
+    text = os.read(ours, 100_000).decode()  # less than the buffer of a terminal holds
+    os.close(theirs)
+    os.close(ours)
+    return text.splitlines()
+
+
 def test_a_damaged_history_is_a_warning(versions: ModelVersions, capsys: pytest.CaptureFixture[str]) -> None:
     with (versions.folder / "HISTORY").open("a") as log:
         log.write("garbage\n")
@@ -157,11 +232,13 @@ def test_a_missing_package_is_reported_with_the_extra_to_install(
 def test_an_empty_store_explains_the_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Train one (sgf-train), or import one" in run(capsys, "--store", tmp_path, "list")[1]
     code, _, err = run(capsys, "--store", tmp_path, "show")
-    assert (code, "say which model with --model" in err) == (3, True)
+    assert (code, "the store has no model yet: publish one with `sgf-train`" in err) == (3, True)
 
 
 def test_the_only_model_needs_no_name(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(DataError, match=r"^say which model with --model: the store has none$"):
+    with pytest.raises(
+        DataError, match=r"^the store has no model yet: publish one with `sgf-train` or `sgf-models import`$"
+    ):
         store.only_model()
     publish(store, model="b", activate=True)
     assert store.only_model() == "b"

@@ -38,3 +38,11 @@ def forge(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 def unchanged(_content: dict[str, Any]) -> None:
     """For `forge`: updates only the hashes."""
+
+
+def drop_embeddings(folder: Path, content: dict[str, Any]) -> None:
+    """Removes the optional embeddings and their map."""
+    content["embeddings"] = None
+    for name in ("states/map.npy", "states/unit_embeddings.npy"):
+        (folder / name).unlink()
+        del content["files"][name]

@@ -18,7 +18,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from model_store import ModelVersions, ProbeError, Snapshot
-from tests.model_store.format.abuse import forge, refused, unchanged
+from tests.model_store.format.abuse import drop_embeddings, forge, refused, unchanged
 from tests.model_store.samples import NODES
 
 
@@ -66,7 +66,11 @@ def test_a_manifest_that_claims_a_huge_graph(folder: Path) -> None:
 
 
 def test_a_manifest_that_claims_a_huge_model(folder: Path) -> None:
-    forge(folder, lambda content: content["config"].update(hidden=10**9))
+    def claim(content: dict[str, Any]) -> None:
+        content["config"].update(hidden=10**9)
+        drop_embeddings(folder, content)
+
+    forge(folder, claim)
     refused(folder, "states/inputs.npy", r"has shape \(60, 4\), expected \(60, 1000000000\)")
 
 
@@ -105,9 +109,9 @@ def test_a_manifest_that_lists_a_file_the_format_does_not_know(folder: Path, nam
 @pytest.mark.parametrize(
     ("tensor", "value", "reason"),
     [
-        ("known.nodes", np.array([NODES]), "known.nodes must name nodes from 0 to 59, and one at least"),
-        ("known.nodes", np.array([-1]), "known.nodes must name nodes"),
-        ("known.nodes", np.array([], dtype=np.int64), "and one at least"),
+        ("known.nodes", np.array([NODES]), "known.nodes must have at least one node, from 0 to 59"),
+        ("known.nodes", np.array([-1]), "known.nodes must have at least one node"),
+        ("known.nodes", np.array([], dtype=np.int64), "must have at least one node"),
         ("known.nodes", np.array(1), "known.nodes is int64 with 0 dimension"),
         ("known.nodes", np.array([1.0]), "known.nodes is float64 with 1 dimension"),
         ("hub.neighbors", np.array([np.inf]), "hub.neighbors is float64"),
@@ -131,12 +135,24 @@ def test_invalid_probes(folder: Path, tensor: str, value: np.ndarray, reason: st
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"format": 1}, "format is 1, this version reads format 2"),
+        ({"format": 1}, "format is 1, this version reads the formats 2 to 4"),
+        ({"format": 5}, "format is 5, this version reads the formats 2 to 4"),
         ({"format": None}, "format is None"),
+        ({"format": 3}, "has unknown keys: 'embeddings'"),
+        ({"format": 2}, "has unknown keys: 'embeddings', 'feature_entries', 'features', 'live', 'reading'"),
+        ({"features": [{"name": "x", "kind": "number"}]}, "named features of width 1, the model reads 5"),
+        ({"features": [{"name": "x", "kind": "text"}]}, "feature 'x' is of kind 'text'"),
+        ({"features": {}}, "features is dict"),
+        ({"reading": []}, "reading is list"),
+        ({"live": {"graph": "g"}}, "live lacks sequence"),
+        ({"live": {"graph": "g", "sequence": -1}}, "live sequence is -1, expected 0 or more"),
+        ({"live": {"graph": "g", "sequence": 1.0}}, "live sequence is float"),
+        ({"feature_entries": -1}, "feature_entries is -1"),
+        ({"feature_entries": 7}, "does not list 'graph/features_indices.npy'"),
         ({"nodes": "60"}, "nodes is str"),
         ({"nodes": True}, "nodes is bool"),
-        ({"nodes": 1}, "1 nodes and .* edges are no graph"),
-        ({"edges": -1}, "are no graph"),
+        ({"nodes": 1}, "1 nodes and .* edges are not a graph"),
+        ({"edges": -1}, "are not a graph"),
         ({"surprise": 1}, "has unknown keys: 'surprise'"),
         ({"node_ids": "|O"}, "node ids of type"),
         ({"classes": ["a"]}, "1 class names for 3 outputs"),
@@ -168,7 +184,7 @@ def test_wrong_values_in_the_manifest(folder: Path, change: dict[str, Any], reas
     [
         ("", "not JSON"),
         ("[]", "not a JSON object"),
-        ('{"format": 2, "format": 2}', "a key is there twice"),
+        ('{"format": 2, "format": 2}', "a key occurs twice"),
         ('{"format": NaN}', "NaN is not a JSON number"),
         ('{"format": 2}', "its snapshot hash is not that of its content"),
         ('{"format": 2, "probe_tolerance": 1e999}', "is not JSON that could be written again"),
@@ -184,7 +200,7 @@ def test_a_file_that_is_not_a_manifest(folder: Path, text: str, reason: str) -> 
 @pytest.mark.parametrize("layers", [30, 10**9])
 def test_more_layers_than_files(folder: Path, layers: int) -> None:
     forge(folder, lambda content: content["config"].update(layers=layers))
-    refused(folder, "manifest.json", f"lists 11 files, too few for {layers} layers")
+    refused(folder, "manifest.json", f"lists 16 files, too few for {layers} layers")
 
 
 def test_a_config_number_that_is_no_float(folder: Path) -> None:
@@ -238,12 +254,15 @@ def test_invalid_sums(folder: Path, change: Callable[[Any], Any], reason: str) -
 @pytest.mark.parametrize(
     ("file", "place", "value", "reason"),
     [
-        ("graph/indices.npy", 3, 60, "names a node outside 0 to 59"),
-        ("graph/indices.npy", 3, -1, "names a node outside 0 to 59"),
-        ("graph/indices.npy", 1, 0, "has a list of neighbours that is not in ascending order"),
+        ("graph/indices.npy", 3, 60, "holds an index outside 0 to 59"),
+        ("graph/indices.npy", 3, -1, "holds an index outside 0 to 59"),
+        ("graph/indices.npy", 1, 0, "has a list that is not in ascending order"),
         ("graph/indptr.npy", 0, 1, "runs from 1 to"),
         ("graph/indptr.npy", 30, 0, "decreases"),
         ("states/degrees.npy", 2, 99, "does not agree with graph/indptr.npy"),
+        ("graph/labels.npy", 7, 3, "the label of node 7 is 3, expected -1 to 2"),
+        ("graph/labels.npy", 7, -2, "the label of node 7 is -2, expected -1 to 2"),
+        ("graph/split.npy", 7, 3, r"holds a part other than 0 \(training\), 1"),
     ],
 )
 def test_arrays_that_do_not_form_a_graph(folder: Path, file: str, place: int, value: int, reason: str) -> None:

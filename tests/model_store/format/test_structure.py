@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from model_store import NodeIds, SnapshotError
-from model_store.format.structure import _check_node_order
+from model_store.format.structure import check_node_order
 
 
 def sorted_ids(ids: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -22,7 +22,7 @@ def test_checking_many_text_ids_needs_little_memory() -> None:
     arrays = sorted_ids(ids)
     tracemalloc.start()
     try:
-        _check_node_order(*arrays)
+        check_node_order(*arrays)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -34,16 +34,16 @@ def test_an_id_that_is_not_utf8_is_found_in_any_chunk(row: int) -> None:
     ids = np.char.add("id-", np.arange(10_000).astype("U5")).astype("S40")
     ids[row] = b"id-\xff"
     with pytest.raises(SnapshotError, match="has an id that is not UTF-8"):
-        _check_node_order(*sorted_ids(ids))
+        check_node_order(*sorted_ids(ids))
 
 
 def test_half_a_character_is_not_completed_by_the_next_id() -> None:
     whole = "é".encode()
     ids = np.array([b"a" + whole[:1], whole[1:] + b"a"], dtype="S2")
     with pytest.raises(SnapshotError, match="has an id that is not UTF-8"):
-        _check_node_order(*sorted_ids(ids))
+        check_node_order(*sorted_ids(ids))
 
 
 def test_ids_of_every_width_pass() -> None:
     for text in ("a", "é", "\U0001f600", "ü" * 128):
-        _check_node_order(*NodeIds.build([f"{text}", "b", "日本"]).arrays)
+        check_node_order(*NodeIds.build([f"{text}", "b", "日本"]).arrays)

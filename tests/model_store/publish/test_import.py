@@ -41,6 +41,9 @@ def test_an_imported_model_answers_as_pyg_does(trained: Path, tmp_path: Path, ca
         np.testing.assert_allclose(np.log(probabilities(logits, "multiclass")), theirs, atol=1e-4)
         assert snapshot.manifest.classes == tuple("0123456789")
         assert snapshot.manifest.onnx is not None
+        with np.load(trained / "graph.npz") as file:
+            np.testing.assert_array_equal(snapshot.labels, file["y"])
+            np.testing.assert_array_equal(snapshot.split, file["split"])
         pixels = read_graph_file(trained / "graph.npz").graph.features
         again = NewNodes.build(pixels[:1], [[1, 2]], num_nodes=len(theirs), num_features=64)
         assert snapshot.extended(again).exactness == "exact"
@@ -57,7 +60,7 @@ def edited(source: Path, target: Path, **changes: Any) -> Path:
     ("changes", "reason"),
     [
         ({"edge_index": None}, "has no array edge_index"),
-        ({"x": None}, "needs x, or all of x_data, x_indices, x_indptr, x_shape; it has neither"),
+        ({"x": None}, "has no features: neither x nor x_data, x_indices, x_indptr, x_shape"),
         ({"x_data": np.ones(1)}, "it has x, x_data"),
         ({"x": np.full((1797, 64), np.nan)}, "graph.npz: "),
         ({"edge_index": np.array([[0], [1797]])}, "edge 0 is 0 - 1797, expected node ids from 0 to 1796"),
@@ -66,6 +69,11 @@ def edited(source: Path, target: Path, **changes: Any) -> Path:
         ({"node_ids": np.ones(1797)}, "node_ids hold float64"),
         ({"class_names": np.arange(10)}, "class_names are int64"),
         ({"x": np.ones((1797, 3))}, "the model reads 64 features, the graph has 3"),
+        ({"edge_weight": np.full(9, 0.5)}, "graph.npz: edge_weight has values of edges, which this model does not use"),
+        ({"edge_attr": np.ones((9, 2)) * 3}, "remove edge_attr to use the edges alone"),
+        ({"y": np.arange(5)}, "graph.npz: y has shape (5,), expected labels of 1797 nodes for multiclass"),
+        ({"y": np.full(1797, 0.5)}, "graph.npz: y holds float64, expected classes 0, 1, 2 ... and -1 for unlabelled nodes"),
+        ({"split": np.full(1797, 3)}, "split is int64 (1797,), expected 1797 of 0 (train), 1 (val), 2 (test), -1"),
     ],
 )
 def test_a_graph_that_cannot_be_imported(trained: Path, tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
@@ -75,6 +83,45 @@ def test_a_graph_that_cannot_be_imported(trained: Path, tmp_path: Path, changes:
     with pytest.raises(DataError) as caught:
         import_contents("pyg", trained / "weights.safetensors", graph, {})
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(("labels", "stored"), [(None, False), (np.zeros(1797, dtype=np.int64), True)])
+def test_labels_of_an_imported_graph_are_optional_and_may_be_of_one_class(
+    trained: Path, tmp_path: Path, labels: Any, stored: bool
+) -> None:
+    graph = edited(trained / "graph.npz", tmp_path / "graph.npz", y=labels, split=None)
+    command = ["import", "--layout", "pyg", "--weights", f"{trained}/weights.safetensors", "--graph", str(graph)]
+    assert main(["--store", str(tmp_path / "models"), *command, "--no-onnx"]) == 0
+    with Store(tmp_path / "models").model("imported").open(1) as snapshot:
+        assert (snapshot.labels is not None) == stored
+        assert snapshot.split is None
+
+
+def test_weights_that_were_trained_on_directed_edges_are_refused(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with np.load(trained / "graph.npz") as file:
+        both_ways = file["edge_index"]
+    one_way = both_ways[:, both_ways[0] < both_ways[1]]
+    graph = edited(
+        trained / "graph.npz",
+        tmp_path / "graph.npz",
+        edge_index=np.concatenate([one_way, one_way[:, :3]], axis=1),
+        edge_weight=np.ones(7),
+    )
+    command = ["--store", str(tmp_path), "import", "--layout", "pyg", "--no-onnx", "--graph", str(graph)]
+    command += ["--weights", f"{trained}/weights.safetensors"]
+    assert main(command) == 1
+    edges = one_way.shape[1]
+    assert capsys.readouterr().err == (
+        f"sgf-models: the edge list has {edges + 3:,} entries ({edges:,} in one direction only, 3 repeated), but the served "
+        "graph is undirected and has each edge once. If the weights were trained on these edges as they are, served answers "
+        "differ from those of the original library. If they were trained on the undirected graph, or the difference is "
+        "acceptable, say so with --undirected\n"
+    )
+    assert main([*command, "--undirected"]) == 0
+    counts = {"entries": edges + 3, "one_way": edges, "repeated": 3, "self_loops": 0}
+    assert Store(tmp_path).model("imported").manifest(1).dataset["given_edges"] == counts
 
 
 def test_object_arrays_are_not_loaded(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"normalization": "row", "heads": 2, "qkv_bias": False, "gnn_input": "own", "attention_activation": True},
     {"value_map": False, "combine": "cat", "attention_residual": None, "attention_layer_norm": False, "heads": 3},
     {"alpha": 0.2, "attention_residual": 0.8},
+    {"gnn_batch_norm": False, "gnn_layer_norm": True, "gnn_input": "own"},
+    {"gnn_layer_residual": True, "layers": 3, "alpha": 1.0},
     {"normalization": "row", "alpha": 0.3, "attention_residual": 0.1, "qkv_bias": False},
 ]
 """Some shares are not one half, so that swapped shares are detected."""

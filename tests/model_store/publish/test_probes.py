@@ -21,6 +21,7 @@ from tests.model_store.samples import small_contents
     [
         *({"layers": layers} for layers in (0, 1, 2, 3, 5)),
         {"layers": 3, "gnn_input": "own", "gnn_residual": True},
+        {"layers": 4, "gnn_layer_residual": True},
         {"layers": 2, "gnn_input": "features", "normalization": "row"},
     ],
 )

@@ -1,0 +1,247 @@
+"""The graph of a snapshot after the changes of a log: nodes by id, their answers, labels and features as they are now."""
+
+from __future__ import annotations
+
+import math
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from copy import copy
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_store.errors import OperationError
+from model_store.format.manifest import Manifest
+from model_store.format.node_ids import is_valid_text
+from model_store.graph_log.record import Position, Record
+from model_store.live_graph.operations import Change, Features, Label, NodeId, Operation
+from model_store.live_graph.pending import PendingChanges
+from model_store.live_graph.prepared_features import prepare_features
+from model_store.snapshot import Snapshot
+from sgformer import ChangingGraph, UnknownNodeError
+
+
+class Request(NamedTuple):
+    """A change that a client asks for: all of its operations or none."""
+
+    operations: Sequence[Operation]
+    upsert: bool = False
+    digest: str = ""
+    """The sha256 of the request, for its idempotency key."""
+
+
+class Plan(NamedTuple):
+    """Requests that were validated in order, each on the state that those before it lead to."""
+
+    changes: list[Change | OperationError]
+    """For each request, what the log has to hold, or the error. A request with an error has no effect on the others."""
+    pending: PendingChanges
+    """The effect of all valid requests together."""
+
+
+class LiveGraph:
+    """Not for several threads at once.
+
+    The changes of a log define its state: equal positions in the log prove equal graphs.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot, self.config = snapshot, snapshot.manifest.config
+        self.id, self.base_sequence = graph_of(snapshot.manifest)
+        self.graph = ChangingGraph(snapshot.model, snapshot.states, snapshot.sums, snapshot.adjacency)
+        position = snapshot.manifest.live or {}
+        self.position = Position(self.base_sequence, position.get("hash") or Position().hash)
+        """That of the last record which was applied, or that the snapshot contains."""
+        self._rows: MutableMapping[NodeId, int] = {}
+        """Of nodes that came after the snapshot."""
+        self._ids: MutableMapping[int, NodeId] = {}
+        self._features: dict[int, Features] = {}
+        self._labels: dict[int, Label] = {}
+        self._times: dict[int, float] = {}
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it differs from the graph of the snapshot."""
+        return self.graph.version > 0
+
+    @property
+    def num_nodes(self) -> int:
+        return self.graph.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        return self.graph.adjacency.num_edges
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of removed nodes included."""
+        return self.graph.adjacency.num_nodes
+
+    @property
+    def num_features(self) -> int:
+        return self.config.in_features
+
+    # Changes
+
+    def plan(self, requests: Iterable[Request]) -> Plan:
+        """Validates requests without changing the graph."""
+        requests = list(requests)
+        draft = self.graph.draft()
+        pending = PendingChanges(self, draft)
+        operations = [operation for request in requests for operation in request.operations]
+        features = iter(prepare_features(operations, self.num_features, draft.are_too_large))
+        changes: list[Change | OperationError] = []
+        for request in requests:
+            try:
+                own = list(islice(features, len(request.operations)))
+                strict, skipped = pending.add(request.operations, own, request.upsert)
+                changes.append(Change(strict, request.digest, skipped))
+            except OperationError as error:
+                changes.append(error)
+        return Plan(changes, pending)
+
+    def apply(self, pending: PendingChanges, records: Sequence[Record]) -> None:
+        """Makes planned changes, which `records` hold, and which follow the present position."""
+        assert records[0].sequence == self.position.sequence + 1, "records are applied in order"  # noqa: S101
+        self.graph.apply(pending.changes)
+        for node, row in pending.rows.items():
+            if row is None:
+                self._rows.pop(node, None)
+            else:
+                self._rows[node], self._ids[row], self._times[row] = row, node, records[-1].time
+        self._features |= pending.features
+        self._labels |= pending.labels
+        for row in pending.removed:
+            for values in (self._ids, self._features, self._labels, self._times):
+                values.pop(row, None)
+        self.position = Position(records[-1].sequence, records[-1].hash)
+
+    def follow(self, records: Sequence[Record]) -> None:
+        """Applies records of the log that follow the present position."""
+        if records:
+            self.apply(self.read(records), records)
+
+    def read(self, records: Sequence[Record]) -> PendingChanges:
+        """The effect of records that follow the present position, for `apply`. Does not change the graph."""
+        pending = PendingChanges(self, self.graph.draft())
+        operations = [operation for record in records for operation in Change.from_payload(record.payload).operations]
+        pending.add(operations, prepare_features(operations, self.num_features, None))
+        return pending
+
+    def what_if(self, operations: Sequence[Operation]) -> tuple[ChangingGraph, PendingChanges]:
+        """The graph after these operations, and how they name its new rows. Valid until this graph changes.
+
+        Raises OperationError.
+        """
+        draft = self.graph.draft()
+        pending = PendingChanges(self, draft)
+        pending.add(operations, prepare_features(operations, self.num_features, draft.are_too_large))
+        return self.graph.what_if(pending.changes), pending
+
+    def assuming(self, operations: Sequence[Operation]) -> LiveGraph:
+        """This graph after these operations, which are not kept. It may be read until this graph changes.
+
+        Raises OperationError.
+        """
+        graph, pending = self.what_if(operations)
+        assumed = copy(self)
+        assumed.graph = graph
+        # A removed node is looked up in the snapshot, where its row is found to be removed, or not at all.
+        assumed._rows = ChainMap({node: -1 if row is None else row for node, row in pending.rows.items()}, self._rows)
+        assumed._ids = ChainMap(pending.ids, self._ids)
+        return assumed
+
+    # Nodes
+
+    def row(self, node: NodeId) -> int | None:
+        """The row of a node, or None if the graph does not have it."""
+        row: int | None = self._rows.get(node, -1)
+        if row == -1:
+            row = self.snapshot.row(node)
+        return row if row is not None and self.graph.adjacency.has_row(row) else None
+
+    def rows(self, nodes: Sequence[NodeId]) -> NDArray[np.int64]:
+        """Raises UnknownNodeError, which names the first node that the graph does not have."""
+        if len(nodes) == 1 and (row := self.row(nodes[0])) is not None:
+            return np.array([row], dtype=np.int64)
+        if not self._rows:
+            rows = self.snapshot.rows(nodes)
+        else:
+            new = [self._rows.get(node, -1) for node in nodes]
+            rows = np.array(new, dtype=np.int64)
+            if stored := [node for node, row in zip(nodes, new, strict=True) if row < 0]:
+                try:
+                    rows[rows < 0] = self.snapshot.rows(stored)
+                except UnknownNodeError as error:  # its text names the range of ids in the snapshot
+                    raise UnknownNodeError(f"node {error.node!r} is not in the graph", error.node) from None
+        removed = self.graph.adjacency.is_removed(rows)
+        if removed.any():
+            node = nodes[int(removed.argmax())]
+            raise UnknownNodeError(f"node {node!r} is not in the graph: it was removed", node)
+        return rows
+
+    def ids(self, rows: Iterable[int]) -> list[NodeId]:
+        """The inverse of `rows`."""
+        return [self._ids[row] if row in self._ids else self.snapshot.ids([row])[0] for row in rows]
+
+    def features(self, row: int) -> Features | None:
+        """The features that a change gave the node, as the operation had them; None if the snapshot has its features."""
+        return self._features.get(row)
+
+    def label(self, row: int) -> Label:
+        """The label of a node: its class, its value, or one number per label."""
+        if row in self._labels or self.snapshot.labels is None or row >= len(self.snapshot.labels):
+            return self._labels.get(row)
+        return _plain(self.snapshot.labels[row])
+
+    def time(self, row: int) -> float | None:
+        """When the node came, in seconds since 1970; None for a node of the snapshot."""
+        return self._times.get(row)
+
+    def changed_labels(self) -> Iterator[tuple[int, Label]]:
+        yield from self._labels.items()
+
+    def changed_features(self) -> Iterator[tuple[int, Features]]:
+        yield from self._features.items()
+
+    def check_new_id(self, node: NodeId) -> None:
+        """Raises ValueError if a new node cannot have this id."""
+        if self.snapshot.has_text_ids:
+            if not isinstance(node, str) or not is_valid_text(node):
+                raise ValueError("the ids of this graph are strings of 1 to 256 bytes without NUL")
+        elif not isinstance(node, int):
+            raise ValueError("the ids of this graph are whole numbers")
+
+    def check_label(self, label: Label) -> None:
+        """Raises ValueError if the task has no such label."""
+        task, outputs = self.config.task, self.config.out_features
+        if label is None:
+            return
+        if task == "multiclass":
+            if type(label) is not int or not 0 <= label < outputs:
+                raise ValueError(f"label {label!r}, expected a class from 0 to {outputs - 1}")
+            return
+        values = label if isinstance(label, list) else [label]
+        if len(values) != outputs:
+            raise ValueError(f"{len(values)} label(s), expected {outputs}")
+        for value in values:
+            if value is not None and not (math.isfinite(value) if task == "regression" else value in (0, 1)):
+                raise ValueError(f"label {value!r}, expected {'a finite number' if task == 'regression' else '0 or 1'}")
+
+
+def graph_of(manifest: Manifest) -> tuple[str, int]:
+    """The id of the graph of a snapshot, and the last change of it that the snapshot contains.
+
+    A graph is named by the hash of the data that it started from, so versions that were trained on the same data share it.
+    """
+    if manifest.live is not None:
+        return str(manifest.live["graph"]), int(manifest.live["sequence"])
+    return str(manifest.dataset.get("sha256", manifest.snapshot)), 0
+
+
+def _plain(label: NDArray[np.generic]) -> Label:
+    """A stored label as JSON: an unknown one is None."""
+    values = [None if value != value or value == -1 else value for value in np.atleast_1d(label).tolist()]
+    return values if np.ndim(label) else values[0]
