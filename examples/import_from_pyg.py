@@ -23,7 +23,8 @@ links = kneighbors_graph(pixels, 6).tocoo()
 x = torch.tensor(pixels / 16, dtype=torch.float)
 edge_index = torch.tensor(np.stack([np.append(links.row, links.col), np.append(links.col, links.row)])).unique(dim=1).long()
 y, batch = torch.tensor(digits), torch.zeros(len(x), dtype=torch.long)
-training = torch.rand(len(x)) < 0.5
+split = torch.bucketize(torch.rand(len(x)), torch.tensor([0.5, 0.75]))  # 0 training, 1 validation, 2 test
+training = split == 0
 
 model = SGFormer(64, 32, 10, trans_num_layers=1, gnn_num_layers=2)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -38,7 +39,8 @@ with torch.no_grad():
 accuracy = (answers.argmax(dim=1) == y)[~training].float().mean()
 
 save_file(model.state_dict(), folder / "weights.safetensors")
-np.savez(folder / "graph.npz", x=x.numpy(), edge_index=edge_index.numpy(), class_names=np.array(list("0123456789")))
+graph = {"x": x, "edge_index": edge_index, "y": y, "split": split}  # y and split may be left out
+np.savez(folder / "graph.npz", class_names=np.array(list("0123456789")), **{name: t.numpy() for name, t in graph.items()})
 np.save(folder / "answers.npy", answers.numpy())
 sys.stdout.write(f"PyG's model is right for {accuracy:.1%} of the digits that it was not trained on.\n")
 sys.stdout.write(

@@ -2,70 +2,101 @@
 
     sgf-train --recipe cora --activate                  a published data set with its recipe
     sgf-train --data graph.npz --hidden 128             your own graph (or a folder with nodes.csv and edges.csv)
+    sgf-train check graph.npz                           what the data is and what is wrong with it; trains nothing
+    sgf-train import tables/ graph/                     a graph folder of tables that exceed memory; then --data graph/
     sgf-train tune --data graph.npz --out mine.toml     search settings by validation; then --recipe mine.toml
     sgf-train refresh --data graph.npz --activate       publish the live weights over a graph that has grown, no training
-    sgf-train table medium --seeds 5                    a table of the paper, beside the published figures
+    sgf-train table medium                              a table of the paper, beside baselines and published figures
 
 exit codes: 0 done · 1 refused or failed · 2 wrong usage · 130 stopped by a signal (continue with --resume)
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from types import ModuleType
 from typing import Any, NamedTuple
 
-import training.cli.requirements  # noqa: F401  # first: it ends the program if the packages of training are missing
-
-# isort: split
 from model_store import StoreError
+from model_store.cli.parser import CommandParser
+from model_store.cli.terminal import INTERRUPTED, interruptible, print_error
 from model_store.run_contract import FailedEvent, StartedEvent, StoppedEvent
 from sgformer import ConfigError, SgformerError
 from training.cli.events import EventWriter
-from training.cli.options import SETTINGS, Options, RefreshOptions, TableOptions, TrainOptions, TuneOptions
-from training.cli.refresh_command import refresh_model
-from training.cli.terminal import STOPPED
-from training.cli.train_command import train_model
-from training.cli.tune_command import tune_settings
-from training.fit.loop import Stopped
+from training.cli.launching import follow_launcher, is_first, is_launched, launch, only_first_prints, report
+from training.cli.options import (
+    SETTINGS,
+    CheckOptions,
+    ImportOptions,
+    Options,
+    RefreshOptions,
+    TableOptions,
+    TrainOptions,
+    TuneOptions,
+)
+from training.cli.requirements import missing_packages
+from training.cli.threads import limit_threads
 from training.paper import tables
 
 __all__ = ["SETTINGS", "main", "train_parser"]
 TUNE_HELP = """Search settings by validation scores and write the best as a recipe. Settings given as flags stay fixed.
-The trials are stored: the same command continues a stopped search, and several processes may share one."""
+The trials are stored: the same command continues a stopped search, and several processes (--jobs) may share one. Ctrl-C
+and --at-most end the search with a recipe."""
+CHECK_HELP = "Print what the data is, what training would do with it, and what is wrong with it. Nothing is trained."
+IMPORT_HELP = "Make a graph folder of data that may exceed memory. --data of the other commands reads it without loading it."
 REFRESH_HELP = "Publish a version's weights over new data, without training."
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+Run = Callable[[Any, EventWriter], int]
 
 
 class Command(NamedTuple):
-    parser: Callable[[], argparse.ArgumentParser]
+    parser: Callable[[], CommandParser]
     options: type[Options]
-    run: Callable[[Any, EventWriter], int]
+    run: Run
 
 
+@interruptible("sgf-train")
 def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = COMMANDS.get(words[0]) if words else None
-    parse, options_type, run = command or Command(train_parser, TrainOptions, train_model)
+    parse, options_type, run = command or Command(train_parser, TrainOptions, _imported("cli.train_command", "train_model"))
     options = options_type.of(parse().parse_args(words[1:] if command else words))
-    events = EventWriter(options.events, options.only_while)
+    if problem := missing_packages():
+        print_error("sgf-train", problem)
+        return 2
+    if options.processes > 1 and not is_launched():
+        return launch(words, options.processes, options.events)
+    if is_launched():
+        follow_launcher()
+    limit_threads(options.jobs)  # before torch is imported
+    return _run(run, options)
+
+
+def _run(run: Run, options: Options) -> int:
+    """Runs a command, in the only process or in one of several, of which the first writes events and errors."""
+    events = EventWriter(options.events, options.only_while) if is_first() else EventWriter()
     events.write(StartedEvent(pid=os.getpid()))
-    if options.at_most:
-        signal.alarm(options.at_most)  # the kernel ends the run, even if the process that started it has ended
+    if options.kill_after:
+        signal.alarm(options.kill_after)  # the kernel ends the run, even if the process that started it has ended
     # Outside the training loop, which handles signals itself, SIGTERM raises and so removes half-written files.
     handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return run(options, events)
+        with only_first_prints():
+            return run(options, events)
     except (SgformerError, StoreError, OSError) as error:
         events.write(FailedEvent(error=str(error)))
-        print(f"sgf-train: {error}", file=sys.stderr)
+        report(error)
         return 2 if isinstance(error, ConfigError) else 1
-    except (KeyboardInterrupt, Stopped):
+    except KeyboardInterrupt:
         events.write(StoppedEvent())
-        print("sgf-train: interrupted", file=sys.stderr)
-        return STOPPED
+        report("interrupted")
+        return INTERRUPTED
     except Exception as error:  # a bug: the event is for readers of the events file, the traceback for the log
         events.write(FailedEvent(error=f"{type(error).__name__}: {error}"))
         raise
@@ -73,14 +104,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, handler)
 
 
-def train_parser() -> argparse.ArgumentParser:
-    return TrainOptions.parser("sgf-train", __doc__)
+def train_parser() -> CommandParser:
+    return TrainOptions.parser("sgf-train", __doc__, COMMANDS)
+
+
+def _imported(module: str, function: str) -> Run:
+    """The function of a command, imported when it is called: torch takes seconds, for which the help must not wait."""
+    return lambda options, events: int(getattr(_import(f"training.{module}"), function)(options, events))
+
+
+def _import(module: str) -> ModuleType:
+    """Imports a module; Ctrl-C and SIGTERM take effect afterwards, because extension modules may swallow the exception."""
+    received: list[int] = []
+    handlers = {number: signal.signal(number, lambda number, _: received.append(number)) for number in STOP_SIGNALS}
+    try:
+        return import_module(module)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if received:
+            raise KeyboardInterrupt
 
 
 COMMANDS = {
-    "refresh": Command(lambda: RefreshOptions.parser("sgf-train refresh", REFRESH_HELP), RefreshOptions, refresh_model),
+    "check": Command(
+        lambda: CheckOptions.parser("sgf-train check", CHECK_HELP),
+        CheckOptions,
+        _imported("cli.check_command", "check_data"),
+    ),
+    "import": Command(
+        lambda: ImportOptions.parser("sgf-train import", IMPORT_HELP),
+        ImportOptions,
+        _imported("cli.import_command", "import_data"),
+    ),
+    "refresh": Command(
+        lambda: RefreshOptions.parser("sgf-train refresh", REFRESH_HELP),
+        RefreshOptions,
+        _imported("cli.refresh_command", "refresh_model"),
+    ),
     "table": Command(tables.parser, TableOptions, tables.run_table),
-    "tune": Command(lambda: TuneOptions.parser("sgf-train tune", TUNE_HELP), TuneOptions, tune_settings),
+    "tune": Command(
+        lambda: TuneOptions.parser("sgf-train tune", TUNE_HELP),
+        TuneOptions,
+        _imported("cli.tune_command", "tune_settings"),
+    ),
 }
 
 if __name__ == "__main__":

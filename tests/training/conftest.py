@@ -32,6 +32,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     for name in ("actor.npz", "squirrel_filtered.npz", "chameleon_filtered.npz", "minesweeper/raw/minesweeper.npz"):
         np.savez(root / "heterophilous" / name, **arrays, **parts)
+    (root / "more").mkdir()
+    graph = {"x": arrays["node_features"], "edge_index": arrays["edges"].T, "y": arrays["node_labels"]}
+    np.savez(root / "more" / "acm.npz", **graph, splits=RNG.integers(0, 3, (3, 30)).astype(np.uint8))
     _write_deezer(root / "deezer")
     _write_debian(root / "debian_trixie")
     _write_planetoid(root / "planetoid" / "Cora" / "raw")

@@ -55,3 +55,26 @@ def write_folder(folder: Path, kind: str, **changes: Any) -> Path:
         else:
             parquet.write_table(table, folder / f"{name}.parquet")
     return folder
+
+
+def write_shop(folder: Path) -> Path:
+    """Customers with mistakes in their tables: an index, a constant, and a column that is known only after the label."""
+    rng = np.random.default_rng(7)
+    stays = rng.random(120) < 0.6
+    nodes = {
+        "row": list(range(120)),
+        "id": [f"c{number:03}" for number in range(120)],
+        "days": np.where(stays, rng.integers(200, 2000, 120), rng.integers(1, 900, 120)).tolist(),
+        "basket": np.round(rng.gamma(2, 20, 120), 2).tolist(),
+        "genre": rng.choice(["jazz", "rock", "soul"], 120).tolist(),
+        "country": ["NL"] * 120,
+        "refund": np.where(stays, 0, rng.integers(5, 60, 120)).tolist(),
+        "label": ["stays" if one else "leaves" for one in stays],
+    }
+    left, right = rng.integers(0, 120, (2, 900))
+    near = (stays[left] == stays[right]) | (rng.random(900) < 0.3)
+    edges = {"source": [f"c{one:03}" for one in left[near]], "target": [f"c{one:03}" for one in right[near]]}
+    folder.mkdir()
+    csv.write_csv(pa.table(nodes), folder / "nodes.csv")
+    csv.write_csv(pa.table(edges), folder / "edges.csv")
+    return folder

@@ -1,18 +1,15 @@
-"""Ends the program with one sentence if the packages of the extra `train` are not installed.
-
-`training.__main__` imports this module first: a user who installed the service alone gets a sentence, not a traceback.
-"""
+"""Names the packages of the extra `train` that are not installed: a user of the service alone may not have them."""
 
 from __future__ import annotations
 
-import sys
 from importlib.util import find_spec
 
 PACKAGES = ("torch", "sklearn", "tqdm")
 """Imported by every command; the other packages of the extra are imported where they are used."""
 
-missing = [package for package in PACKAGES if find_spec(package) is None]
-if missing:
+
+def missing_packages() -> str | None:
+    """The sentence for the user; None if nothing is missing."""
+    missing = [package for package in PACKAGES if find_spec(package) is None]
     how = "pip install 'sgformer-serving[train]', or make install in a clone"
-    sys.stderr.write(f"sgf-train: training needs {', '.join(missing)}: {how}\n")
-    sys.exit(2)
+    return f"training needs {', '.join(missing)}: {how}" if missing else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model_store import NodeIds
+from model_store import DataError, FeatureSchema, NodeIds
 from sgformer import Graph, SparseRows
 from sgformer.config import Task
 
@@ -34,10 +35,26 @@ class LabelledGraph:
     feature_names: tuple[str, ...] | None = None
     drawn: str | None = None
     """The rule of a split that depends on ids (`splits.steady_split`), as text; None for any other split."""
+    schema: FeatureSchema | None = None
+    """Of features with names."""
+    reading: Mapping[str, Any] | None = None
+    """How tables were read: JSON for the manifest (`tables.reading`). None if the data is not tables."""
+    live: Mapping[str, Any] | None = None
+    """The graph and its last change, if this is a live graph (`Manifest.live`)."""
+    classes: int | None = None
+    """The number of classes of an earlier version, some of which the labels may not have."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the user about what was left out, filled in or assumed."""
 
     def __post_init__(self) -> None:
         split = np.where(is_labelled(self.labels, self.task), self.split, UNUSED).astype(np.int8)
         object.__setattr__(self, "split", split)
+
+    def check_parts(self, source: str) -> None:
+        """Raises DataError if there is nothing to train on, or nothing to choose the best epoch by."""
+        for name, part in (("training", TRAIN), ("validation", VALIDATION)):
+            if not len(self.nodes(part)):
+                raise DataError(f"{source}: the split has no labelled {name} nodes")
 
     def nodes(self, part: int) -> NDArray[np.int64]:
         return np.flatnonzero(self.split == part)
@@ -45,7 +62,7 @@ class LabelledGraph:
     @property
     def num_outputs(self) -> int:
         if self.task == "multiclass":
-            return len(self.class_names) if self.class_names else int(self.labels.max()) + 1
+            return len(self.class_names) if self.class_names else self.classes or int(self.labels.max()) + 1
         return 1 if self.labels.ndim == 1 else int(self.labels.shape[1])
 
     def sha256(self) -> str:

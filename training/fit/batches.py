@@ -1,4 +1,7 @@
-"""The paper's mini-batches for large graphs: a random partition of the nodes, each part with the edges among its nodes."""
+"""The paper's mini-batches for large graphs: a random partition of the nodes, each part with the edges among its nodes.
+
+A graph that is mapped from files is read part by part; memory holds the parts in use and one number per node.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sgformer import Adjacency, Graph, SparseRows
-from sgformer.arrays.operations import expand_runs, run_starts
 from sgformer.features import FeatureRows
 
 
@@ -23,25 +25,39 @@ def random_partition(count: int, batch_nodes: int, rng: np.random.Generator) -> 
         yield np.sort(order[start:stop])
 
 
-def induced_subgraph(graph: Graph, nodes: NDArray[np.int64]) -> Graph:
-    """The graph of these nodes, which must be sorted, and the edges among them. Its node i is nodes[i]."""
-    adjacency = graph.adjacency
-    new_number = np.full(graph.num_nodes, -1, dtype=np.int64)
-    new_number[nodes] = np.arange(len(nodes))
-    degrees = adjacency.degrees(nodes)
-    neighbors = new_number[adjacency.neighbors(nodes)]
-    inside = neighbors >= 0
-    owners = np.repeat(np.arange(len(nodes)), degrees)[inside]
-    indptr = np.zeros(len(nodes) + 1, dtype=np.int64)
-    np.cumsum(np.bincount(owners, minlength=len(nodes)), out=indptr[1:])
-    indices: Any = neighbors[inside].astype(adjacency.indices.dtype)
-    return Graph(_feature_rows(graph.features, nodes), Adjacency(indptr, indices))
+def partition_of(epoch: int, count: int, batch_nodes: int, seed: int) -> Iterator[NDArray[np.int64]]:
+    """The random partition of an epoch (from 0). It depends on the epoch and the seed only, so a resumed run repeats it.
+
+    The last number distinguishes its generator from that of a random split with the same seed: in the first epoch, batches
+    would otherwise have only training nodes, or none.
+    """
+    return random_partition(count, batch_nodes, np.random.default_rng((seed, epoch, 1)))
+
+
+class Subgraphs:
+    """Makes induced subgraphs of a graph, in time that depends on the nodes of a subgraph and their neighbours only."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        # Reused by all subgraphs: a new array for each would cost a pass over all nodes.
+        self._new_number = np.full(graph.num_nodes, -1, dtype=graph.adjacency.indices.dtype)
+
+    def induced(self, nodes: NDArray[np.int64]) -> Graph:
+        """The graph of these nodes, which must be sorted, and the edges among them. Its node i is nodes[i].
+
+        Not for several threads at once.
+        """
+        adjacency, new_number = self._graph.adjacency, self._new_number
+        new_number[nodes] = np.arange(len(nodes))
+        neighbors = new_number[adjacency.neighbors(nodes)]
+        new_number[nodes] = -1
+        inside = neighbors >= 0
+        owners = np.repeat(np.arange(len(nodes)), adjacency.degrees(nodes))[inside]
+        indptr = np.zeros(len(nodes) + 1, dtype=np.int64)
+        np.cumsum(np.bincount(owners, minlength=len(nodes)), out=indptr[1:])
+        indices: Any = neighbors[inside]
+        return Graph(_feature_rows(self._graph.features, nodes), Adjacency(indptr, indices))
 
 
 def _feature_rows(features: FeatureRows, nodes: NDArray[np.int64]) -> FeatureRows:
-    if not isinstance(features, SparseRows):
-        return features[nodes]
-    lengths = np.diff(features.indptr)[nodes]
-    entries = expand_runs(features.indptr[nodes], lengths)
-    indptr = np.append(run_starts(lengths), lengths.sum())
-    return SparseRows(indptr, features.indices[entries], features.values[entries], features.width)
+    return features.take(nodes) if isinstance(features, SparseRows) else np.asarray(features[nodes])

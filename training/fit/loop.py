@@ -12,40 +12,25 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.parallel import DistributedDataParallel
 
 from sgformer import ConfigError, FullForward, ModelConfig, SGFormer, SgformerError
+from sgformer.arrays.torch_operations import shared
+from sgformer.full_graph.prefetch import prefetched
+from sgformer.full_graph.shard import Shard, gather_rows, world_size
 from sgformer.torch_model.model import GraphTensors
 from training.data.labelled import PARTS, TRAIN, VALIDATION, LabelledGraph
 from training.fit import tasks
-from training.fit.batches import induced_subgraph, random_partition
+from training.fit.batches import Subgraphs, partition_of
 from training.fit.checkpoint import Checkpoint
+from training.fit.input_dropout import drop_inputs
+from training.fit.processes import any_process, broadcast_buffers, rank, require_same, seed_epoch, share_of
+from training.fit.scratch import allocator_for
+from training.fit.settings import TrainingConfig
 from training.fit.warm_start import digest_of
 
 GRAPH_PARTS = ("graph_input", "graph_layers", "output")
 """Prefixes of the parameters with the weight decay of the graph branch, as in the authors' code."""
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    epochs: int = 200
-    learning_rate: float = 0.01
-    weight_decay: float = 5e-4
-    """For the attention branch and the input layer."""
-    gnn_weight_decay: float = 5e-4
-    batch_nodes: int | None = None
-    """Nodes per mini-batch; None trains on the full graph."""
-    patience: int | None = None
-    """Training stops after this many epochs without a better validation score; None: it does not stop early."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("seed", 0), ("batch_nodes", 2), ("patience", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name} must be at least {least}, got {value}")
-        for name in ("learning_rate", "weight_decay", "gnn_weight_decay"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name} must be a finite number of at least 0, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -72,8 +57,8 @@ class TrainingError(SgformerError):
     """Training cannot continue."""
 
 
-class Stopped(Exception):  # noqa: N818  # not an error
-    """Training was stopped by request. The checkpoint, if there is one, holds its state."""
+class Stopped(KeyboardInterrupt):
+    """Training was stopped by request, usually by a signal. The checkpoint, if there is one, holds its state."""
 
 
 def train(
@@ -87,8 +72,12 @@ def train(
     resume: bool = False,
     stop: Callable[[], bool] = lambda: False,
     start: Mapping[str, NDArray[Any]] | None = None,
+    device: str = "cpu",
 ) -> TrainedModel:
-    """Trains a model. The same seed gives the same weights on one machine, also if the run is killed and resumed.
+    """Trains a model. The same seed gives the same weights on one CPU, also if the run is killed and resumed.
+
+    If torch.distributed has several processes, all of them call this. Each step then has a batch per process, and the mean
+    of their gradients. A run may be resumed with another number of processes.
 
     Args:
         checkpoint: file for the state of the run, written every `checkpoint_seconds`, at the end, and on `stop`. The caller
@@ -96,41 +85,51 @@ def train(
         resume: continue from `checkpoint` if it exists.
         stop: checked after every epoch; if it returns True, `Stopped` is raised.
         start: tensors to start with (`warm_start.Lineage`); the others start at random.
+        device: as `choose_device` returns it. A run may be resumed on another device.
     """
-    run = _Run(config, data, training, start or {})
-    if resume and checkpoint is not None and checkpoint.exists():
+    run = _Run(config, data, training, start or {}, device)
+    if resume and checkpoint is not None and any_process(checkpoint.exists()):
         run.restore(Checkpoint.read(checkpoint, run.identity))
         for epoch in run.history:
             on_epoch(epoch)
     saved = time.monotonic()
     while not run.finished:
         on_epoch(run.epoch())
-        stopping = stop()
-        if checkpoint is not None and (stopping or time.monotonic() - saved >= checkpoint_seconds):
+        stopping = any_process(stop())
+        if checkpoint is not None and rank() == 0 and (stopping or time.monotonic() - saved >= checkpoint_seconds):
             run.checkpoint().write(checkpoint)
             saved = time.monotonic()
         if stopping:
             raise Stopped
-    if checkpoint is not None:
+    if checkpoint is not None and rank() == 0:
         run.checkpoint().write(checkpoint)
     return run.result()
 
 
 class _Run:
     def __init__(
-        self, config: ModelConfig, data: LabelledGraph, training: TrainingConfig, start: Mapping[str, NDArray[Any]]
+        self,
+        config: ModelConfig,
+        data: LabelledGraph,
+        training: TrainingConfig,
+        start: Mapping[str, NDArray[Any]],
+        device: str,
     ) -> None:
         torch.manual_seed(training.seed)
-        self.model = SGFormer(config)
+        self.model = SGFormer(config).to(device)  # made on the CPU: the same weights on every device
         self.model.fit_features(data.graph)
         if start:
             self.model.load_weights(self.model.weights() | dict(start))
         self.history: list[Epoch] = []
         self.identity: dict[str, Any] = {"config": config.to_dict(), "training": asdict(training), "data": data.sha256()}
         self.identity["start"] = digest_of(start) if start else None
-        self._data, self._training = data, training
+        self._data, self._training, self._device = data, training, device
+        require_same(data.sha256(), "data")
+        if world_size() > 1 and training.batch_nodes is None:
+            raise ConfigError("several processes train in batches: give their size with --batch-nodes")
+        self._parallel = DistributedDataParallel(self.model) if world_size() > 1 else self.model
         self._optimizer = _optimizer(self.model, training)
-        self._labels = torch.from_numpy(data.labels)
+        self._labels = shared(data.labels)
         self._full_graph = self.model.prepare(data.graph) if training.batch_nodes is None else None
         self._best = Epoch(0, float("inf"), tasks.worst(data.metric))
         self._best_weights = self.model.weights()
@@ -142,8 +141,14 @@ class _Run:
 
     def epoch(self) -> Epoch:
         self.model.train()
-        losses = [self._step(graph, nodes, labels) for graph, nodes, labels in self._batches()]
-        epoch = Epoch(len(self.history) + 1, float(np.mean(losses)) if losses else 0.0, self._validation())
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._training.learning_rate_at(len(self.history))
+        if world_size() > 1 or self._device != "cpu":  # a checkpoint has the random numbers of one CPU only
+            seed_epoch(self._training.seed, len(self.history))
+        losses = gather_rows(np.array([self._step(*batch) for batch in self._batches()]))
+        if world_size() > 1:
+            broadcast_buffers(self.model)
+        epoch = Epoch(len(self.history) + 1, float(np.mean(losses)) if len(losses) else 0.0, self._validation())
         if not np.isfinite([epoch.loss, epoch.validation]).all():
             raise TrainingError(
                 f"epoch {epoch.number}: loss {epoch.loss}, validation {self._data.metric} {epoch.validation}; "
@@ -170,7 +175,8 @@ class _Run:
         state = self._optimizer.state_dict()["state"]
         tensors = {f"model.{name}": torch.from_numpy(array) for name, array in self.model.weights().items()}
         tensors |= {f"best.{name}": torch.from_numpy(array) for name, array in self._best_weights.items()}
-        tensors |= {f"adam.{number}.{name}": tensor for number, parts in state.items() for name, tensor in parts.items()}
+        adam = {f"adam.{number}.{name}": tensor for number, parts in state.items() for name, tensor in parts.items()}
+        tensors |= {name: tensor.cpu() for name, tensor in adam.items()}
         tensors["random"] = torch.get_rng_state()
         about = {"identity": self.identity, "history": [asdict(epoch) for epoch in self.history], "best": asdict(self._best)}
         return Checkpoint(tensors, about)
@@ -193,7 +199,8 @@ class _Run:
 
     def _step(self, graph: GraphTensors, nodes: torch.Tensor, labels: torch.Tensor) -> float:
         self._optimizer.zero_grad()
-        loss = tasks.loss(self.model(graph, nodes), labels, self._data.task)
+        graph = drop_inputs(graph, self._training.feature_dropout, self._training.edge_dropout)
+        loss = tasks.loss(self._parallel(graph, nodes), labels, self._data.task, self._training.label_smoothing)
         loss.backward()  # type: ignore[no-untyped-call]  # torch's stub
         self._optimizer.step()
         return loss.item()
@@ -203,15 +210,16 @@ class _Run:
         data = self._data
         if self._full_graph is not None:
             nodes = torch.from_numpy(data.nodes(TRAIN))
-            yield self._full_graph, nodes, self._labels[nodes]
+            yield self._full_graph, nodes.to(self._device), self._labels[nodes].to(self._device)
             return
-        # A new generator for every epoch, so that a resumed run has the same batches.
-        rng = np.random.default_rng((self._training.seed, len(self.history)))
-        for members in random_partition(data.graph.num_nodes, self._training.batch_nodes or 2, rng):
-            inside = np.flatnonzero(data.split[members] == TRAIN)
-            if len(inside):
-                part = induced_subgraph(data.graph, members)
-                yield self.model.prepare(part), torch.from_numpy(inside), self._labels[members[inside]]
+        parts = partition_of(len(self.history), data.graph.num_nodes, self._training.batch_nodes or 2, self._training.seed)
+        trained = (members for members in parts if (data.split[members] == TRAIN).any())
+        yield from prefetched(self._batch, share_of(list(trained)) if world_size() > 1 else trained)
+
+    def _batch(self, members: NDArray[np.int64]) -> tuple[GraphTensors, torch.Tensor, torch.Tensor]:
+        inside = np.flatnonzero(self._data.split[members] == TRAIN)
+        graph = self.model.prepare(self._subgraphs.induced(members))
+        return graph, torch.from_numpy(inside).to(self._device), self._labels[members[inside]].to(self._device)
 
     def _validation(self) -> float:
         data = self._data
@@ -227,15 +235,27 @@ class _Run:
         A run on the full graph holds the graph as tensors. A run in batches streams it, because memory may not suffice.
         """
         if self._full_graph is None:
-            logits = self._stream.logits(self.model.weights())
-            return logits if nodes is None else logits[nodes]
+            logits, shard = self._stream.logits(self.model.weights()), self._shard
+            if nodes is not None:
+                logits = logits[nodes[(nodes >= shard.start) & (nodes < shard.stop)] - shard.start]
+            return gather_rows(logits)
         self.model.eval()
         with torch.inference_mode():
-            return np.asarray(self.model(self._full_graph, None if nodes is None else torch.from_numpy(nodes)).numpy())
+            places = None if nodes is None else torch.from_numpy(nodes).to(self._device)
+            return np.asarray(self.model(self._full_graph, places).cpu().numpy())
 
     @cached_property
     def _stream(self) -> FullForward:
-        return FullForward(self.model.config, self._data.graph)
+        graph = self._data.graph
+        return FullForward(self.model.config, graph, device=self._device, allocate=allocator_for(graph), shard=self._shard)
+
+    @cached_property
+    def _shard(self) -> Shard:
+        return Shard.of(self._data.graph, allocator_for(self._data.graph))
+
+    @cached_property
+    def _subgraphs(self) -> Subgraphs:
+        return Subgraphs(self._data.graph)
 
 
 def _optimizer(model: SGFormer, training: TrainingConfig) -> torch.optim.Adam:

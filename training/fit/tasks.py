@@ -17,10 +17,10 @@ from sgformer.config import Task
 Score = Callable[[NDArray[Any], NDArray[Any], Task], float]
 
 
-def loss(logits: torch.Tensor, labels: torch.Tensor, task: Task) -> torch.Tensor:
-    """The mean loss over labelled entries."""
+def loss(logits: torch.Tensor, labels: torch.Tensor, task: Task, label_smoothing: float = 0.0) -> torch.Tensor:
+    """The mean loss over labelled entries. `label_smoothing`: of classes."""
     if task == "multiclass":
-        return F.cross_entropy(logits, labels)
+        return F.cross_entropy(logits, labels, label_smoothing=label_smoothing)
     targets = labels.reshape(logits.shape)
     labelled = ~targets.isnan()
     function = F.binary_cross_entropy_with_logits if task == "multilabel" else F.mse_loss

@@ -1,11 +1,11 @@
 """Searches settings by validation scores only (optuna).
 
-The search space is that of the paper, plus feature normalisation and the switches in which its published variants differ.
 Trials can be stored in a file: a stopped search then continues, and several processes can share one.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,54 +17,20 @@ import numpy as np
 from training.data.labelled import LabelledGraph
 from training.fit import tasks
 from training.fit.loop import Stopped, TrainingError, train
-from training.fit.settings import configurations
-
-SPACE: dict[str, tuple[Any, ...]] = {
-    "learning_rate": (0.001, 0.005, 0.01, 0.05, 0.1),
-    "weight_decay": (1e-5, 1e-4, 5e-4, 1e-3, 1e-2),
-    "gnn_weight_decay": (1e-5, 1e-4, 5e-4, 1e-3, 1e-2),
-    "hidden": (32, 64, 128, 256),
-    "attention_dropout": (0.0, 0.2, 0.3, 0.5),
-    "gnn_dropout": (0.0, 0.2, 0.3, 0.5),
-    "alpha": (0.5, 0.8),
-    "layers": (1, 2, 3, 4),
-    "gnn_input": ("shared", "features"),
-    "gnn_plain_last": (True, False),
-    "gnn_batch_norm": (True, False),
-    "input_layer_norm": (True, False),
-    "attention_layer_norm": (True, False),
-    "value_map": (True, False),
-    "attention_residual": (0.5, 1.0),  # 1: no residual
-    "feature_transform": ("none", "row"),
-}
-COMMON: dict[str, Any] = {
-    "learning_rate": 0.01,
-    "weight_decay": 1e-3,
-    "gnn_weight_decay": 5e-4,
-    "hidden": 64,
-    "attention_dropout": 0.2,
-    "gnn_dropout": 0.5,
-    "layers": 2,
-    "feature_transform": "none",
-}
-NORMS = ("gnn_batch_norm", "input_layer_norm", "attention_layer_norm")
-PAPER = COMMON | {"alpha": 0.5, "gnn_input": "shared", "gnn_plain_last": False} | dict.fromkeys(NORMS, True)
-PAPER |= {"value_map": True, "attention_residual": 0.5}
-MEDIUM = COMMON | {"alpha": 0.8, "gnn_input": "features", "gnn_plain_last": True} | dict.fromkeys(NORMS, False)
-MEDIUM |= {"value_map": False, "attention_residual": 1.0}
-STARTS: tuple[dict[str, Any], ...] = (
-    MEDIUM,
-    PAPER,
-    MEDIUM | {"layers": 4},
-    MEDIUM | {"attention_residual": 0.5, "value_map": True},
-    MEDIUM | {"layers": 4, "learning_rate": 0.005, "gnn_weight_decay": 0.01, "weight_decay": 0.01, "attention_dropout": 0.3},
-)
-"""The first trials: the authors' settings for medium-sized graphs, the paper's model, and variations of both."""
+from training.fit.search_space import first_trials, free_settings
+from training.fit.settings import configurations, resolve_gnn_norm
 
 SEARCH_RUNS = 2
 """Runs per trial. A trial whose first run is below the median of earlier first runs is pruned."""
 FINALISTS = 3
 FINAL_RUNS = 5
+RANDOM_TRIALS = 8
+"""Trials after which the sampler uses the scores of earlier trials. `first_trials` provides as many, so few are random."""
+ABORT = 3
+"""A stop level: the search ends without a choice."""
+
+StopLevel = Callable[[], int]
+"""0; 1 ends the trials; 2 ends the runs of the finalists, too; `ABORT`."""
 
 
 @dataclass(frozen=True)
@@ -72,99 +38,134 @@ class SearchResult:
     """The best of the finalists."""
 
     settings: dict[str, Any]
-    score: float
-    """Mean validation score over `FINAL_RUNS` runs."""
+    score: float | None
+    """Mean validation score over `runs` runs; None if no trial was complete, and the settings are the defaults."""
     trials: int
+    runs: int
+    """Of each finalist; 0 if they were not run again."""
 
 
-def tune(
-    folds: Sequence[LabelledGraph],
-    trials: int,
-    *,
-    fixed: dict[str, Any],
-    study: Path | None = None,
-    on_trial: Callable[[int, float], None] = lambda *_: None,
-    on_finalists: Callable[[int], None] = lambda _: None,
-    stop_requests: Callable[[], int] = lambda: 0,
-) -> SearchResult:
-    """Runs `trials` trials, then runs the best few again.
+class Search:
+    """A search of settings for some splits of a graph.
 
     Args:
         folds: the data, once per split. Several splits share settings (as in the paper's tables); a test node of one may
             then be a training node of another.
         fixed: settings that are not searched.
         study: file of the trials.
-        stop_requests: how many requests to stop have come. The first ends the search and runs the finalists, if a trial is
-            complete. A second one, or one while the finalists run, raises `Stopped`.
+        stop: checked after every epoch.
+        begin: settings of the first trial of a new study.
+        device: as for `train`.
     """
+
+    def __init__(
+        self,
+        folds: Sequence[LabelledGraph],
+        fixed: dict[str, Any],
+        study: Path | None = None,
+        stop: StopLevel = lambda: 0,
+        begin: dict[str, Any] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self._folds, self._fixed, self._stop, self._device = folds, fixed, stop, device
+        self._smaller = tasks.better(folds[0].metric, 0, 1)
+        self._free = free_settings(fixed, folds[0].task)
+        self._first = first_trials(folds[0], self._free, begin)
+        self._study = _open_study(study, self._smaller)
+        if not self._study.trials:
+            for settings in self._first:
+                self._study.enqueue_trial(settings)
+
+    @property
+    def count(self) -> int:
+        """Of the trials that are complete or pruned."""
+        return sum(trial.state.name in ("COMPLETE", "PRUNED") for trial in self._study.trials)
+
+    def run_trials(self, trials: int, on_trial: Callable[[int, float], None] = lambda *_: None) -> None:
+        """Runs trials until there are `trials`, those of other processes included, or until a stop.
+
+        `on_trial` is called with the number and the score of a complete trial, when it is stored.
+        """
+
+        def report(_: Any, trial: Any) -> None:
+            if trial.state.name == "COMPLETE":
+                on_trial(trial.number + 1, trial.value)
+
+        with suppress(Stopped):
+            while not self._stop() and self.count < trials:
+                self._study.optimize(self._trial_score, n_trials=1, callbacks=[report])
+
+    def choose(self, on_finalists: Callable[[int], None] = lambda _: None) -> SearchResult:
+        """Runs the best trials more often than the search did, because the best of many is partly chance.
+
+        A request to stop while they run, or a second one, chooses by the runs so far.
+
+        Raises:
+            Stopped: the stop level is `ABORT`.
+            TrainingError: no trial is complete, and nothing has stopped the search.
+        """
+        complete = [trial for trial in self._study.trials if trial.state.name == "COMPLETE"]
+        best = sorted(complete, key=lambda trial: trial.value, reverse=not self._smaller)[:FINALISTS]
+        earlier = self._stop()
+        if earlier >= ABORT:
+            raise Stopped
+        if not best and not earlier:
+            raise TrainingError("no trial was completed: with these settings training diverges")
+        if not best:
+            return SearchResult(resolve_gnn_norm(self._fixed | self._first[0]), None, self.count, 0)
+        finalists = [resolve_gnn_norm(self._fixed | trial.params) for trial in best]
+        on_finalists(len(finalists))
+        scores = self._final_scores(finalists, lambda: self._stop() > min(earlier, 1))
+        means = [float(np.mean(runs)) for runs in scores] if scores[0] else [trial.value for trial in best]
+        chosen = int(np.argmin(means) if self._smaller else np.argmax(means))
+        return SearchResult(finalists[chosen], means[chosen], self.count, len(scores[0]))
+
+    def _final_scores(self, finalists: Sequence[dict[str, Any]], stop: Callable[[], bool]) -> list[list[float]]:
+        """The scores of each finalist in the runs that all of them have finished."""
+        rounds: list[list[float]] = []
+        with suppress(Stopped):
+            while len(rounds) < FINAL_RUNS:
+                rounds.append([self._validation(settings, len(rounds), stop) for settings in finalists])
+        if self._stop() >= ABORT:
+            raise Stopped
+        return [[scores[number] for scores in rounds] for number in range(len(finalists))]
+
+    def _trial_score(self, trial: Any) -> float:
+        from optuna import TrialPruned
+
+        settings = self._fixed | {name: trial.suggest_categorical(name, choices) for name, choices in self._free.items()}
+        scores: list[float] = []
+        for run in range(SEARCH_RUNS):
+            try:
+                scores.append(self._validation(settings, run, lambda: self._stop() > 0))
+            except TrainingError as error:
+                raise TrialPruned from error
+            trial.report(float(np.mean(scores)), run)
+            if run + 1 < SEARCH_RUNS and trial.should_prune():
+                raise TrialPruned
+        return float(np.mean(scores))
+
+    def _validation(self, settings: dict[str, Any], run: int, stop: Callable[[], bool]) -> float:
+        data = self._folds[run % len(self._folds)]
+        config, training = configurations(data, settings | {"seed": run})
+        return train(config, data, training, stop=stop, device=self._device).best.validation
+
+
+def _open_study(file: Path | None, smaller: bool) -> Any:
+    """The study of `optuna`, from its file or new. `smaller`: whether a smaller score is better."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns of stopped trials, with a traceback
-    smaller = tasks.better(folds[0].metric, 0, 1)
-    search = optuna.create_study(
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # the two options of the sampler
+        sampler = optuna.samplers.TPESampler(
+            seed=None if file else 0, n_startup_trials=RANDOM_TRIALS, multivariate=True, constant_liar=True
+        )
+    return optuna.create_study(
         direction="minimize" if smaller else "maximize",
-        sampler=optuna.samplers.TPESampler(seed=None if study else 0, n_startup_trials=20),
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=8),
-        storage=f"sqlite:///{study}" if study else None,
+        sampler=sampler,
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=RANDOM_TRIALS),
+        storage=f"sqlite:///{file}" if file else None,
         study_name="settings",
         load_if_exists=True,
     )
-    free = {name: choices for name, choices in SPACE.items() if name not in fixed}
-    if not search.trials:
-        for start in STARTS:
-            search.enqueue_trial({name: start[name] for name in free})
-
-    def objective(trial: Any) -> float:
-        settings = fixed | {name: trial.suggest_categorical(name, choices) for name, choices in free.items()}
-        score = _trial_score(trial, folds, settings, lambda: stop_requests() > 0)
-        on_trial(trial.number + 1, score)
-        return score
-
-    with suppress(Stopped):
-        while not stop_requests() and _count(search) < trials:
-            search.optimize(objective, n_trials=1)
-    complete: list[Any] = [trial for trial in search.trials if trial.state.name == "COMPLETE"]
-    finalists = sorted(complete, key=lambda trial: trial.value, reverse=not smaller)[:FINALISTS]
-    if not finalists and stop_requests():
-        raise Stopped
-    if not finalists:
-        raise TrainingError("no trial was completed: with these settings training diverges")
-    on_finalists(len(finalists))
-    earlier = min(stop_requests(), 1)
-    return _best([fixed | trial.params for trial in finalists], folds, _count(search), lambda: stop_requests() > earlier)
-
-
-def _trial_score(trial: Any, folds: Sequence[LabelledGraph], settings: dict[str, Any], stop: Callable[[], bool]) -> float:
-    from optuna import TrialPruned
-
-    scores: list[float] = []
-    for run in range(SEARCH_RUNS):
-        try:
-            scores.append(_validation(folds, settings, run, stop))
-        except TrainingError as error:
-            raise TrialPruned from error
-        trial.report(float(np.mean(scores)), run)
-        if run + 1 < SEARCH_RUNS and trial.should_prune():
-            raise TrialPruned
-    return float(np.mean(scores))
-
-
-def _best(
-    finalists: Sequence[dict[str, Any]], folds: Sequence[LabelledGraph], trials: int, stop: Callable[[], bool]
-) -> SearchResult:
-    """Runs the finalists more often than the search did, because the best of many trials is partly chance."""
-    scores = [
-        float(np.mean([_validation(folds, settings, run, stop) for run in range(FINAL_RUNS)])) for settings in finalists
-    ]
-    best = int(np.argmin(scores) if tasks.better(folds[0].metric, 0, 1) else np.argmax(scores))
-    return SearchResult(finalists[best], scores[best], trials)
-
-
-def _validation(folds: Sequence[LabelledGraph], settings: dict[str, Any], run: int, stop: Callable[[], bool]) -> float:
-    data = folds[run % len(folds)]
-    config, training = configurations(data, settings | {"seed": run})
-    return train(config, data, training, stop=stop).best.validation
-
-
-def _count(search: Any) -> int:
-    return sum(trial.state.name in ("COMPLETE", "PRUNED") for trial in search.trials)

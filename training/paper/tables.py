@@ -1,106 +1,188 @@
-"""Runs the recipes for a table of the paper, and shows the published figures beside the results.
+"""Runs the recipes for a table of the paper, and shows baselines and the published figures beside the results.
 
-medium      the seven medium-sized graphs, with the recipes
+medium      the seven medium-sized graphs, with the recipes, beside a GCN, PyG's SGFormer and baselines on the same splits
+fresh       20 new splits of Cora, Citeseer and chameleon that no recipe has seen
 labels      fewer labels: 50 % to 1 % of the nodes train
-ablation    the share of the graph branch, from attention alone to almost no attention
+ablation    the share of the graph branch, from attention alone to no attention
+attention   other attention functions (softmax, that of GAT, NodeFormer's kernel) in place of the linear attention
+depth       one, two and three attention layers, with the time of an epoch
+defaults    graphs without a recipe: the default settings beside a search of 40 trials (hours)
+page        runs nothing: writes the page and the pictures again
+
+Runs are stored as they finish: the same command continues a stopped table.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from model_store.cli.parser import CommandParser
+from model_store.cli.terminal import print_output
 from training.cli.events import EventWriter
 from training.cli.options import TableOptions
-from training.data import datasets
-from training.data.labelled import LabelledGraph
-from training.data.splits import random_split
-from training.fit.loop import train
-from training.fit.settings import configurations, read_recipe
-from training.paper.published_figures import ALPHA, LABEL_SHARES, LABELS, MEDIUM
-from training.paper.results import NO_ATTENTION, RESULTS, TableEntry, alpha_label, record, share_label
+from training.paper.contenders import LABELS as MODELS
+from training.paper.contenders import PYG, Contender, contenders, ours, run_ours, variant
+from training.paper.labels import DEPTHS, FUNCTIONS, NO_ATTENTION, alpha_label, depth_label, share_label
+from training.paper.page import write_page
+from training.paper.published_figures import ALPHA, FRESH, FRESH_SPLITS, LABEL_SHARES, LABELS, MEDIUM, VARIANTS
+from training.paper.results import RESULTS, Entry, ResultsFile
+from training.paper.splits import Load, fresh_split, random_split_of, stored_split
+from training.paper.unseen_graphs import (
+    DEFAULTS,
+    SEARCHED,
+    UNSEEN,
+    OnProgress,
+    SearchProgress,
+    load_unseen,
+    searched_settings,
+)
 
-QUARTER = 0.25
-Load = Callable[[int], LabelledGraph]
-"""Loads the data for a seed."""
-Job = tuple[str, Load, str, dict[str, Any], str]
-"""Data set, its loader, the label of the entry, changes to the recipe, and the published figures."""
+if TYPE_CHECKING:
+    from training.data.labelled import LabelledGraph
+
+DEFAULT_RUNS = 5
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "sgf-train table", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("table", choices=list(TABLES))
-    parser.add_argument("--seeds", type=int, choices=range(1, 101), default=5, metavar="N", help="runs per data set")
-    names = sorted({row.dataset for row in MEDIUM})
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: what is run, on which splits."""
+
+    dataset: str
+    load: Load
+    contender: Callable[[OnProgress], Contender]
+    """Made when the cell is run, because a search for its settings may take hours. The search reports its progress."""
+    label: str
+    runs: int = DEFAULT_RUNS
+    same_split: bool = False
+    """Whether all runs have the same split."""
+
+
+def parser() -> CommandParser:
+    parser = CommandParser("sgf-train table", description=__doc__)
+    parser.add_argument("table", choices=[*TABLES, "page"])
+    runs = "runs per cell (default: 5; chameleon: its 10 splits; fresh: 20)"
+    parser.add_argument("--seeds", type=int, choices=range(1, 101), metavar="N", help=runs)
+    names = sorted({*(row.dataset for row in MEDIUM), *UNSEEN})
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help="these data sets only")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="JSON of all tables; a .md page is written beside it")
+    parser.add_argument("--models", nargs="+", choices=MODELS, metavar="MODEL", help=f"only these of {', '.join(MODELS)}")
+    about = "JSON of all tables; a .md page and .svg pictures are written beside it"
+    parser.add_argument("--results", type=Path, default=RESULTS, help=about)
     return parser
 
 
 def run_table(options: TableOptions, _events: EventWriter) -> int:
-    for dataset, load, label, changes, published in TABLES[options.table]():
-        if not options.only or dataset in options.only:
-            entry = run_recipe(dataset, load, options.seeds, label, changes)
-            sys.stdout.write(f"{dataset}, {label}: {entry}  ({published}, {entry.seconds:.0f} s)\n")
-            sys.stdout.flush()
-            record(options.results, options.table, entry)
+    results = ResultsFile(options.results)
+    cells = list(TABLES[options.table]()) if options.table in TABLES else []
+    cells = [cell for cell in cells if not options.only or cell.dataset in options.only]
+    cells = [cell for cell in cells if not options.models or cell.label in options.models]
+    for number, cell in enumerate(cells, start=1):
+        try:
+            entry = run_cell(results, options.table, cell, options.seeds or cell.runs, f"[{number}/{len(cells)}]")
+        except ValueError as error:  # a model that this data set does not allow
+            _show(f"[{number}/{len(cells)}] {error}")
+            continue
+        print_output(f"{cell.dataset}, {cell.label}: {entry}  ({len(entry.scores)} runs, {entry.seconds:.0f} s)")
+    write_page(results)
     return 0
 
 
-def run_recipe(dataset: str, load: Load, seeds: int, label: str, changes: dict[str, Any]) -> TableEntry:
-    """Trains the data set's recipe with these changes, once per seed. Test scores are those of the best epoch."""
-    settings = read_recipe(dataset).settings | changes
-    test_scores, validation_scores = [], []
-    start = time.perf_counter()
-    for seed in range(seeds):
-        data = load(seed)
-        config, training = configurations(data, settings | {"seed": seed})
-        trained = train(config, data, training)
-        test_scores.append(100 * trained.scores["test"][data.metric])
-        validation_scores.append(100 * trained.best.validation)
-    return TableEntry(dataset, label, test_scores, validation_scores, time.perf_counter() - start)
+def run_cell(results: ResultsFile, table: str, cell: Cell, runs: int, place: str) -> Entry:
+    """Runs what the cell lacks. Every run is stored, and the page is written with it."""
+
+    def on_progress(progress: SearchProgress) -> None:
+        results.record_progress(cell.dataset, progress)
+        write_page(results)
+
+    contender = cell.contender(on_progress)
+    if cell.same_split and not contender.random:
+        runs = 1
+    command = f"sgf-train table {table} --only {cell.dataset}"
+    known = results.entry(table, cell.dataset, cell.label, contender.digest())
+    entry = known or Entry(settings=contender.digest(), search=contender.search, command=command)
+    for run in range(len(entry.scores), runs):
+        start = time.perf_counter()
+        scores = contender.run(cell.load(run), contender.settings, run)
+        seconds = time.perf_counter() - start
+        entry = entry.with_run(scores, seconds)
+        results.record(table, cell.dataset, cell.label, entry)
+        write_page(results)
+        _show(f"{place} {cell.dataset}, {cell.label}: run {run + 1} of {runs}, test {scores.test:.1f}, {seconds:.0f} s")
+    return entry
 
 
-def _medium() -> Iterator[Job]:
+def _show(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def _medium() -> Iterator[Cell]:
     for row in MEDIUM:
-        published = f"paper {row.paper or '-'}, authors' code {row.authors or '-'}"
-        yield row.dataset, _stored_split(row.dataset, row.split), "recipe", {}, published
+        for contender in contenders(row.dataset):
+            load = stored_split(row.dataset, row.split)
+            yield Cell(row.dataset, load, _known(contender), contender.label, row.runs, row.split is not None)
 
 
-def _labels() -> Iterator[Job]:
-    for name, figures in LABELS.items():
-        for share, paper in zip(LABEL_SHARES, figures, strict=True):
-            yield name, _random_split(name, share), share_label(share), {}, f"paper {paper}"
+def _fresh() -> Iterator[Cell]:
+    for name in FRESH:
+        for contender in contenders(name):
+            if contender.label != PYG:
+                yield Cell(name, fresh_split(name), _known(contender), contender.label, FRESH_SPLITS)
 
 
-def _ablation() -> Iterator[Job]:
+def _labels() -> Iterator[Cell]:
+    for name in LABELS:
+        for share in LABEL_SHARES:
+            yield Cell(name, random_split_of(name, share), _known(ours(name)), share_label(share))
+
+
+def _ablation() -> Iterator[Cell]:
     for name, figures in ALPHA.items():
-        load = _random_split(name, 0.5) if name in LABELS else _stored_split(name, None)
-        for alpha, paper in figures.items():
-            yield name, load, alpha_label(alpha), {"alpha": alpha}, f"paper {paper}"
-        yield name, load, NO_ATTENTION, {"alpha": 0.999}, "paper -"
+        load = random_split_of(name, 0.5) if name in LABELS else stored_split(name, None)
+        for alpha in figures:
+            yield Cell(name, load, _known(ours(name, alpha=alpha)), alpha_label(alpha))
+        yield Cell(name, load, _known(ours(name, alpha=1.0)), NO_ATTENTION)
 
 
-TABLES: dict[str, Callable[[], Iterator[Job]]] = {"medium": _medium, "labels": _labels, "ablation": _ablation}
+def _attention() -> Iterator[Cell]:
+    for name, split in VARIANTS.items():
+        for function in FUNCTIONS:
+            contender = variant(name, function, function)
+            yield Cell(name, stored_split(name, split), _known(contender), function)
 
 
-def _stored_split(dataset: str, split: int | None) -> Load:
-    """The same stored split for all seeds; None: another one for each."""
-    return lambda seed: datasets.load(dataset, split=seed if split is None else split, seed=seed)
+def _depth() -> Iterator[Cell]:
+    for name, split in VARIANTS.items():
+        for depth in DEPTHS:
+            contender = variant(name, depth_label(depth), "linear", depth)
+            yield Cell(name, stored_split(name, split), _known(contender), contender.label)
 
 
-def _random_split(dataset: str, share: float) -> Load:
-    """A share of all nodes trains, a quarter validates, a quarter tests, at random."""
+def _defaults() -> Iterator[Cell]:
+    for name in UNSEEN:
+        load: Callable[[int], LabelledGraph] = partial(load_unseen, name)
+        yield Cell(name, load, _known(Contender(DEFAULTS, {}, run_ours, "none")), DEFAULTS)
+        yield Cell(name, load, partial(_searched, name), SEARCHED)
 
-    def load(seed: int) -> LabelledGraph:
-        data = datasets.load(dataset)
-        return replace(data, split=random_split(data.labels >= 0, seed, (share, QUARTER, QUARTER)))
 
-    return load
+def _searched(name: str, on_progress: OnProgress) -> Contender:
+    return Contender(SEARCHED, searched_settings(name, on_progress), run_ours, SEARCHED)
+
+
+def _known(contender: Contender) -> Callable[[OnProgress], Contender]:
+    return lambda _: contender
+
+
+TABLES: dict[str, Callable[[], Iterator[Cell]]] = {
+    "medium": _medium,
+    "fresh": _fresh,
+    "labels": _labels,
+    "ablation": _ablation,
+    "attention": _attention,
+    "depth": _depth,
+    "defaults": _defaults,
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import asdict
 from typing import Any
 
 from model_store import LiveVersionChanged, ModelVersions, Snapshot, StoreError
@@ -23,11 +24,13 @@ def deliver(
     judge: Callable[[Snapshot | None], Verdict],
     events: EventWriter,
     keep: int | None = None,
+    discard_changes: bool = False,
 ) -> dict[str, Any]:
     """Reports a published version and activates it if `mode` says so. Returns `live`, and `verdict` if there is one.
 
     Args:
         judge: compares the new version with the live one.
+        discard_changes: as for `ModelVersions.activate`.
         keep: remove all but the newest `keep` versions, the live version and the roll-back target.
 
     Raises:
@@ -40,21 +43,36 @@ def deliver(
     if mode == "never":
         return {"live": False}
     if mode == "always":
-        versions.activate(version, before_activation=events.check_fence)
+        versions.activate(version, before_activation=events.check_fence, discard_changes=discard_changes)
         events.write(ActivatedEvent(version=version))
         return {"live": True}
+    return _activate_if_better(versions, version, judge, events, discard_changes)
+
+
+def _activate_if_better(
+    versions: ModelVersions,
+    version: int,
+    judge: Callable[[Snapshot | None], Verdict],
+    events: EventWriter,
+    discard_changes: bool,
+) -> dict[str, Any]:
     # Sizes only: this run has just written the files, and `activate` checks every hash.
     with versions.open(version, verify="sizes") as new:
         probes = new.replay()
     for _ in range(MAX_COMPARISONS):
         with nullcontext(None) if versions.live() is None else versions.open() as live:
             live_version = None if live is None else int(live.folder.name)
-            verdict = judge(live).to_dict() | {"probes": probes}
+            verdict = asdict(judge(live)) | {"probes": probes}
         events.write(VerdictEvent(**verdict))
         if not verdict["better"]:
             return {"live": False, "verdict": verdict}
         try:
-            versions.activate(version, expected_live=live_version, before_activation=events.check_fence)
+            versions.activate(
+                version,
+                expected_live=live_version,
+                before_activation=events.check_fence,
+                discard_changes=discard_changes,
+            )
         except LiveVersionChanged:
             continue  # another version has gone live since, and may be better than this one
         events.write(ActivatedEvent(version=version))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from model_store import Snapshot
 from model_store.format.manifest import Manifest
+from model_store.live_graph.live_graph import graph_of
 from sgformer import Answers, summarize
 from sgformer.config import Task
 from training.data.labelled import TEST, LabelledGraph
@@ -94,17 +95,9 @@ class Verdict:
     """Mean cosine between a node's embeddings by the two versions; None if their sizes differ."""
     compared_nodes: int = 0
 
-    def to_dict(self) -> dict[str, Any]:
-        """For events and job records, whose format names the live version `champion` and the new version `challenger`."""
-        facts = asdict(self)
-        facts["champion_version"] = facts.pop("live_version")
-        if comparison := facts["comparison"]:
-            comparison |= {"champion": comparison.pop("live_score"), "challenger": comparison.pop("new_score")}
-        return facts
 
-
-def judge(new: Snapshot, live: Snapshot | None, data: LabelledGraph) -> Verdict:
-    """Compares a version that was published over `data` with the live version."""
+def judge(new: Snapshot, live: Snapshot | None, data: LabelledGraph, device: str = "cpu") -> Verdict:
+    """Compares a version that was published over `data` with the live version. `device`: for a full-graph forward."""
     if live is None:
         return Verdict(True, "no version was live: there is nothing to compare with")
     version = int(live.folder.name)
@@ -117,7 +110,7 @@ def judge(new: Snapshot, live: Snapshot | None, data: LabelledGraph) -> Verdict:
     num_nodes = data.graph.num_nodes
     sample = np.unique(np.linspace(0, num_nodes - 1, min(num_nodes, DRIFT_NODES)).astype(np.int64))
     (live_test, live_sample), (new_test, new_sample) = (
-        _answers(snapshot, data, test_nodes, sample) for snapshot in (live, new)
+        _answers(snapshot, data, device, test_nodes, sample) for snapshot in (live, new)
     )
     live_logits = _add_missing_classes(live_test.logits, data.num_outputs)
     comparison = compare(data.metric, live_logits, new_test.logits, data.labels[test_nodes], data.task)
@@ -181,6 +174,8 @@ def _fairness(live: Manifest, data: LabelledGraph) -> tuple[bool | None, str]:
         return None, "the live version started from another version's weights, whose training nodes are not known here"
     if live.dataset.get("sha256") == data.sha256():
         return True, "both were trained on the same data with the same split"
+    if data.live is not None and graph_of(live)[0] == data.live["graph"]:
+        return True, "both were trained on the same live graph, in which a node keeps its part"
     if data.drawn is not None and live.training.get("split") == data.drawn:
         return True, "the data has changed, and a node that kept its id (or row) kept its part"
     return False, (
@@ -189,7 +184,7 @@ def _fairness(live: Manifest, data: LabelledGraph) -> tuple[bool | None, str]:
     )
 
 
-def _answers(snapshot: Snapshot, data: LabelledGraph, *samples: NDArray[np.int64]) -> list[Answers]:
+def _answers(snapshot: Snapshot, data: LabelledGraph, device: str, *samples: NDArray[np.int64]) -> list[Answers]:
     """The answers of a version for nodes of the data: stored ones if it was published over it, else of a full forward."""
     if snapshot.manifest.dataset.get("sha256") == data.sha256():
         return [snapshot.known(nodes) for nodes in samples]
@@ -200,7 +195,7 @@ def _answers(snapshot: Snapshot, data: LabelledGraph, *samples: NDArray[np.int64
             os.posix_fallocate(file.fileno(), 0, math.prod(shape) * dtype.itemsize)
             return np.memmap(file, dtype, "r+", shape=shape)
 
-    summary = summarize(snapshot.manifest.config, snapshot.weights, data.graph, allocate=allocate)
+    summary = summarize(snapshot.manifest.config, snapshot.weights, data.graph, device=device, allocate=allocate)
     return [snapshot.model.known(summary.states, summary.sums, nodes) for nodes in samples]
 
 

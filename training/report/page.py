@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from sklearn import metrics
 
 from sgformer import SGFormer, Summary, probabilities
+from sgformer.explain.branches import branch_shares
 from training.data.labelled import PARTS, TEST, LabelledGraph
-from training.fit.loop import TrainedModel, TrainingConfig
+from training.fit.loop import TrainedModel
+from training.fit.settings import TrainingConfig
 from training.report import charts
 
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2rem auto;padding:0 1rem;color:#1f2937}
@@ -25,7 +27,9 @@ td,th{padding:.2rem .6rem;text-align:right;border-bottom:1px solid #e5e7eb}td:fi
 BINS = 10
 MAX_CLASSES = 60
 """The largest confusion matrix that is still readable."""
-SAMPLED_NODES = 5000
+SAMPLED_NODES = 1_000_000
+BRANCH_NAMES = ("own value", "attention", "graph", "bias")
+"""Short names of the fields of `Branches`."""
 CHUNK_NODES = 65_536
 
 
@@ -99,24 +103,13 @@ def _training_curves(data: LabelledGraph, trained: TrainedModel) -> list[str]:
 
 
 def _branch_shares(model: SGFormer, summary: Summary) -> str:
-    """Draws the share of each branch in the embeddings: the mean norm of its part, over a sample of nodes.
-
-    The parts are (1 - alpha) times the attention output and alpha times the GCN output, or the two halves if `combine` is
-    "cat".
-    """
-    config, count = model.config, summary.states.num_nodes
+    """Draws the share of each part of the logits (docs/explain.md), over all nodes of a graph that is not too large."""
+    count = summary.states.num_nodes
     nodes = np.unique(np.linspace(0, count - 1, min(count, SAMPLED_NODES)).astype(np.int64))
-    graph_part = np.asarray(summary.states.layers[-1][nodes])
-    embeddings = model.inference().known(summary.states, summary.sums, nodes).embeddings
-    if config.combine == "cat":
-        attention_part = embeddings[:, : config.hidden]
-    else:
-        graph_part = config.alpha * graph_part
-        attention_part = embeddings - graph_part
-    norms = [float(np.linalg.norm(part, axis=1).mean()) for part in (attention_part, graph_part)]
-    shares = [norm / max(sum(norms), 1e-12) for norm in norms]
-    notes = [f"{share:.0%}" for share in shares]
-    return charts.bars("Share of each branch in the norm of the embeddings", ["attention", "graph"], shares, notes, "branch")
+    shares = branch_shares(model.inference(), summary.states, summary.sums, nodes)
+    scope = "all nodes" if len(nodes) == count else f"{len(nodes):,} nodes"
+    notes = [f"{share:.1%}" for share in shares.values()]
+    return charts.bars(f"Share of each branch in the decisions, {scope}", BRANCH_NAMES, [*shares.values()], notes, "branch")
 
 
 def _calibration(test: Predictions) -> str:

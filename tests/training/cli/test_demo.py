@@ -52,7 +52,7 @@ def test_the_terminal_shows_the_score_and_the_drawing(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--alpha", "1"], "alpha must lie in [0, 1), got 1.0"),
+        (["--alpha", "2"], "alpha must lie in [0, 1], got 2.0"),
         (["--hidden", "0"], "hidden must be a whole number"),
         (["--epochs", "0"], "epochs must be at least 1, got 0"),
         (["--seed", "-1"], "seed must be at least 0, got -1"),
@@ -92,6 +92,13 @@ def test_a_random_split_has_every_labelled_node_in_one_part() -> None:
     assert [int((split == part).sum()) for part in (TRAIN, VALIDATION, TEST)] == [450, 225, 225]
     assert (split[~labelled] == -1).all()
     assert not np.array_equal(split, random_split(labelled, seed=1))
+
+
+def test_a_random_split_is_independent_of_data_that_was_drawn_with_the_same_seed() -> None:
+    labels = np.zeros(1000, dtype=np.int64)
+    labels[np.random.default_rng(0).permutation(1000)[:200]] = 1  # as in minesweeper
+    split = random_split(labels >= 0, seed=0)
+    assert all(20 < (labels[split == part] == 1).sum() < 130 for part in (TRAIN, VALIDATION, TEST))
 
 
 def test_a_split_per_class_has_20_training_nodes_of_every_class() -> None:

@@ -91,7 +91,7 @@ def test_without_its_fencing_file_a_version_does_not_go_live(tmp_path: Path, mod
     versions, fencing_file = two_versions(tmp_path), tmp_path / "fencing_file"
     fencing_file.touch()
 
-    def judged(_champion: Any) -> Verdict:
+    def judged(_live: Any) -> Verdict:
         fencing_file.unlink()  # the last moment
         return Verdict(True, "so says the test")
 
@@ -114,7 +114,7 @@ def test_a_fencing_file_that_is_removed_during_verification_is_noticed(
         fencing_file.unlink(missing_ok=True)
         return replay(snapshot)
 
-    def judged(_champion: Any) -> Verdict:
+    def judged(_live: Any) -> Verdict:
         monkeypatch.setattr(Snapshot, "replay", taken_away)
         return Verdict(True, "so says the test")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from model_store import DataError
 from model_store.run_contract import dataset_descriptions
+from model_store.suggestions import did_you_mean
 from training.data.datasets import digits, npz_files, ogbn, planetoid, pokec, synthetic
 from training.data.labelled import LabelledGraph
 
@@ -48,5 +49,7 @@ def data_root() -> Path:
 def load(name: str, split: int = 0, seed: int = 0, root: Path | None = None) -> LabelledGraph:
     """Raises DataError if there is no such data set, or its files do not exist."""
     if name not in DATASETS:
-        raise DataError(f"there is no data set {name!r}, expected one of {', '.join(DATASETS)}")
+        raise DataError(
+            f"there is no data set {name!r}, expected one of {', '.join(DATASETS)}{did_you_mean(name, DATASETS)}"
+        )
     return DATASETS[name].load(root or data_root(), split % DATASETS[name].splits, seed)

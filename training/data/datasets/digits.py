@@ -42,12 +42,13 @@ def with_drawing(seed: int = 0) -> tuple[LabelledGraph, Drawing]:
     """The digits as a graph, without one test digit, which becomes the drawing."""
     pixels, labels = load_digits(return_X_y=True)
     pixels, labels = (pixels / 16).astype(np.float32), labels.astype(np.int64)
-    split = random_split(np.ones(len(pixels), dtype=bool), seed)
+    split = random_split(np.ones(len(pixels), dtype=bool), seed, stream=())  # that of the demo that ships
     drawn = int(np.flatnonzero(split == TEST)[0])
     kept = np.delete(np.arange(len(pixels)), drawn)
     stored = pixels[kept]
     near = nearest(stored, stored, NEIGHBORS + 1)  # every digit is its own nearest; `Graph.build` drops self-loops
     edges = np.stack([np.repeat(np.arange(len(stored)), NEIGHBORS + 1), near.reshape(-1)])
+    edges = np.unique(np.concatenate([edges, edges[::-1]], axis=1), axis=1)
     data = LabelledGraph("digits", Graph.build(stored, edges), labels[kept], split[kept], class_names=CLASS_NAMES)
     drawing = pixels[drawn : drawn + 1]
     return data, Drawing(drawing[0], int(labels[drawn]), nearest(stored, drawing, NEIGHBORS)[0])

@@ -13,7 +13,8 @@ from training.data.splits import random_split
 INSIDE = 0.7
 """Share of edges within a community."""
 NOISE = 2.0
-"""Standard deviation of a feature, against about 1 of the community means: a node is hard to classify without neighbours."""
+"""Standard deviation of a feature within a community. The means of the communities have a standard deviation of 1, so a node
+is hard to classify without its neighbours."""
 
 
 def generate(nodes: int, edges: int, features: int = 64, classes: int = 10, seed: int = 0) -> LabelledGraph:
