@@ -3,14 +3,14 @@
 Three budgets, each in the unit in which the resource is spent:
 
     time    a queue may hold `max_queue_seconds` of work: what it takes to answer all that wait, at the measured rate
-    work    a lane runs at most `limit` requests at once; expensive requests leave their place and wait elsewhere
+    work    a lane runs at most `limit` requests at once; expensive requests release their slot and wait elsewhere
     bytes   received bodies and unsent answers of all connections together stay below `max_buffer_bytes`
 
 A queue within its bound is served oldest first, and nothing is refused. A queue that exceeds its bound is overloaded until
-hardly any request is refused. While it is overloaded it is kept short, so that answers are quick: a request that arrives
-while as many wait as may run is refused, which is cheap. A request on a connection that was refused less than RETRY_SECONDS
-ago is not refused at once again: it is delayed until no other request waits, and refused after PATIENCE times the bound.
-Clients that retry at once therefore cause a few refusals per second, not thousands, and cannot keep an overload alive.
+it is within its bound and hardly any request is refused (CALM_SHARE). An overloaded queue is kept short, so that answers are
+quick: a request that arrives while `limit` others wait is refused at once, which is cheap. A request that follows a refusal
+on its connection within RETRY_SECONDS is delayed instead until no other request waits, and refused after PATIENCE times the
+bound. Clients that retry at once therefore cause a few refusals per second, not thousands, and cannot prolong an overload.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from service.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from service.http.protocol import Protocol
-    from service.http.request import Request, Unparsed
+    from service.http.request import Request
 
 LOG = logging.getLogger("service.admission")
 ANSWER_LIMIT = 16
-"""Requests of /predict and /embed that run at once. They are answered in batches on the event loop: a larger number makes
-every answer wait for a longer batch, a smaller one makes batches less efficient."""
+"""Requests of /predict, /embed, /explain and /similar that run at once. Cheap ones are answered in batches on the event
+loop: a larger number makes every answer wait for a longer batch, a smaller one makes batches less efficient."""
 PAGE_LIMIT = 4
 """Other requests that run at once, in threads."""
 WINDOW_SECONDS = 0.05
@@ -39,17 +39,15 @@ WINDOW_SECONDS = 0.05
 SMOOTHING = 0.4
 """Weight of the last window in the measured rate."""
 CALM_SHARE = 0.05
-"""Refusals per answer, in one window, below which an overload has ended."""
-REFUSAL_SECONDS = 0.005
-"""Requests that are refused as they arrive are answered together, once per this time: each costs less."""
+"""An overload has ended when a window has at most this many refusals per answer."""
 RETRY_SECONDS = 0.1
 """A request that follows a refusal on the same connection within this time is a retry that ignores `Retry-After`."""
 PATIENCE = 2.0
-"""Times the bound: how long a delayed request waits."""
+"""A request that has waited for this many times the bound is refused."""
 
 
-class Place:
-    """A running request's place in its lane. Releasing it a second time has no effect."""
+class Slot:
+    """The right of a request to run in its lane. Releasing it a second time has no effect."""
 
     __slots__ = ("_lane",)
 
@@ -68,14 +66,15 @@ class Lane:
 
     def __init__(self, limit: int, max_seconds: float, metrics: Metrics) -> None:
         self._limit, self._max_seconds, self._metrics = limit, max_seconds, metrics
-        self._waiting: deque[Request | Unparsed] = deque()
-        self._delayed: deque[Request | Unparsed] = deque()
+        self._waiting: deque[Request] = deque()
+        self._delayed: deque[Request] = deque()
         self._running, self._scheduled = 0, False
         self._answers, self._rate, self._window_start = 0, 0.0, 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop  # of the requests that wait; `get_running_loop` is a system call
-        self._is_overloaded, self._refused, self._refused_in_all = False, 0, 0
-        self._excess: list[Request | Unparsed] = []
+        self.is_overloaded, self._refused, self._refused_in_all = False, 0, 0
+        self._refusal = overloaded("too many requests wait or run")
+        """For requests that are refused as they arrive: the same for all of a window, so that its reply is encoded once."""
 
     @property
     def is_busy(self) -> bool:
@@ -87,26 +86,35 @@ class Lane:
         """Requests that wait or run."""
         return len(self._waiting) + len(self._delayed) + self._running
 
-    def arrive(self, request: Request | Unparsed) -> None:
+    def arrive(self, request: Request) -> None:
         """Starts the request, now or later, or refuses it."""
-        loop = request.connection.loop
-        now = request.arrived = loop.time()
-        queue = self._waiting
+        connection, loop = request.connection, request.connection.loop
         if self._running < self._limit and not self.is_busy:
             self._start(request)
             return
-        if self._is_overloaded:
-            if now - request.connection.refused_at < RETRY_SECONDS:
-                queue = self._delayed
-            elif len(queue) >= self._limit:
-                self._excess.append(request)
-                if len(self._excess) == 1:
-                    loop.call_later(REFUSAL_SECONDS, self._refuse_excess)
-                return
-        queue.append(request)
+        if refusal := self.shed(connection):
+            request.refuse(refusal)
+            return
+        now = request.arrived = loop.time()
+        is_retry = self.is_overloaded and now - connection.refused_at < RETRY_SECONDS
+        (self._delayed if is_retry else self._waiting).append(request)
         if self._timer is None:
             self._answers, self._window_start = 0, now
             self._loop, self._timer = loop, loop.call_later(WINDOW_SECONDS, self._end_window)
+
+    def shed(self, connection: Protocol) -> Refusal | None:
+        """Returns the refusal for a request that can neither run nor wait, and counts it. The caller sends it.
+
+        None if `arrive` is to be called.
+        """
+        if not self.is_overloaded or len(self._waiting) < self._limit:
+            return None
+        now = connection.loop.time()
+        if now - connection.refused_at < RETRY_SECONDS:
+            return None
+        connection.refused_at = now
+        self._refused += 1
+        return self._refusal
 
     def leave(self) -> None:
         self._running -= 1
@@ -115,9 +123,9 @@ class Lane:
             self._scheduled = True
             self._loop.call_soon(self._start_waiting)
 
-    def _start(self, request: Request | Unparsed) -> None:
+    def _start(self, request: Request) -> None:
         self._running += 1
-        request.start(Place(self))
+        request.start(Slot(self))
 
     def _start_waiting(self) -> None:
         self._scheduled = False
@@ -134,46 +142,39 @@ class Lane:
         oldest = min((queue[0].arrived for queue in (self._waiting, self._delayed) if queue), default=now)
         is_full = self.depth - self._running > self._max_seconds * self._rate and oldest < now - self._max_seconds
         is_calm = self._refused <= CALM_SHARE * self._answers
-        if is_full and not self._is_overloaded:
+        self._metrics.record_shed("queue", self._refused)
+        self._refused_in_all += self._refused
+        if is_full and not self.is_overloaded:
             LOG.warning("overloaded: %d requests wait or run, at %.0f answers per second", self.depth, self._rate)
             self._delayed.extend(self._waiting)  # they have waited too long already: answer later requests quickly
             self._waiting.clear()
-        if self._is_overloaded and is_calm and not is_full:
+        if self.is_overloaded and is_calm and not is_full:
             LOG.warning("the overload has ended; %d requests were refused", self._refused_in_all)
             self._refused_in_all = 0
-        self._is_overloaded = is_full or (self._is_overloaded and not is_calm)
+        self.is_overloaded = is_full or (self.is_overloaded and not is_calm)
         self._refused, self._answers, self._window_start = 0, 0, now
+        self._refusal = overloaded(f"{self.depth} requests wait or run")
         self._refuse_expired()
-        if self.is_busy or self._is_overloaded:
+        if self.is_busy or self.is_overloaded:
             self._timer = self._loop.call_later(WINDOW_SECONDS, self._end_window)
         else:
             self._timer, self._rate = None, 0.0
 
-    def _refuse_excess(self) -> None:
-        excess, self._excess = self._excess, []
-        refusal = overloaded(f"{self.depth} requests wait or run")
-        for request in excess:
-            self._refuse(request, refusal)
-
     def _refuse_expired(self) -> None:
-        """A few at a time, with every batch that is started: all at once would delay the answers for milliseconds."""
-        if not self._is_overloaded:
+        """Refuses requests that have waited too long. Called with every batch that starts, so that each call refuses only a
+        few.
+        """
+        if not self.is_overloaded:
             return
-        patience = PATIENCE * self._max_seconds
-        expired, depth = self._loop.time() - patience, self.depth
+        now, patience = self._loop.time(), PATIENCE * self._max_seconds
+        refusal = overloaded(f"{self.depth} requests wait or run, and this one has waited for {patience:g} s")
         for queue in (self._waiting, self._delayed):
-            while queue and queue[0].arrived <= expired:
-                reason = f"{depth} requests wait or run, and this one has waited for {patience:g} s"
-                self._refuse(queue.popleft(), overloaded(reason))
-
-    def _refuse(self, request: Request | Unparsed, refusal: Refusal) -> None:
-        if request.is_gone or request.is_refused:
-            return
-        self._refused += 1
-        self._refused_in_all += 1
-        self._metrics.record_shed("queue")
-        request.connection.refused_at = self._loop.time()
-        request.refuse(refusal)
+            while queue and queue[0].arrived <= now - patience:
+                request = queue.popleft()
+                if not (request.is_gone or request.is_refused):
+                    self._refused += 1
+                    request.connection.refused_at = now
+                    request.refuse(refusal)
 
 
 class Admission:
@@ -184,7 +185,7 @@ class Admission:
         self.max_connections = settings.max_connections
         self._connections: set[Protocol] = set()
         self.held_bytes = 0
-        """Of received bodies and unsent answers."""
+        """Bytes of received bodies and unsent answers."""
         self._held: dict[Protocol, int] = {}
         self._rates: dict[str, tuple[float, float]] = {}
 
@@ -204,7 +205,10 @@ class Admission:
             connection.time_out()
 
     def check_rate(self, key: str | None) -> None:
-        """A token bucket per key that holds one second's worth of requests. Raises Refusal (429)."""
+        """Counts a request against the rate limit of its key: a token bucket that holds the requests of one second.
+
+        Raises Refusal (429).
+        """
         rate = self._settings.key_rate
         if not rate or key is None:
             return
@@ -213,7 +217,7 @@ class Admission:
         tokens = min(rate, tokens + (now - before) * rate)
         if tokens < 1:
             self._metrics.record_shed("rate")
-            raise Refusal("overloaded", f"this key may send {rate:g} requests per second; retry after 1 s")
+            raise Refusal("overloaded", f"overloaded: this key may send {rate:g} requests per second; retry after 1 s")
         self._rates[key] = tokens - 1, now
 
     def hold(self, connection: Protocol, count: int) -> None:

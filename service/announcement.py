@@ -1,44 +1,70 @@
-"""What `sgf-serve --demo` prints when it is ready: the address, and a request to try."""
+"""The banner that `sgf-serve` prints in a terminal when it is ready: what is served, where, and a request to try."""
 
 from __future__ import annotations
 
-import json
-import sys
-import threading
-import time
-from urllib.error import URLError
-from urllib.request import urlopen
+import asyncio
+from contextlib import suppress
 
-QUESTION = {
-    "probabilities": False,
-    "top_k": 1,
-    "new_nodes": [
-        {
-            "id": "drawn",
-            "neighbors": [92, 1119, 1111, 1049],
-            "features": {"indices": [12, 20, 27, 28, 35, 36, 43, 44, 51, 52, 60], "values": [1] * 11},
-        }
-    ],
-}
-"""A drawn 1 that is not in the graph, with four similar digits as its neighbours."""
-READY_SECONDS, POLL_SECONDS = 120.0, 0.1
+import orjson
+
+from model_store.cli.parser import installed_version
+from service.engines.served_model import ServedModel
+from service.rollout.rollout import Rollout
+from service.settings import Settings
+from service.telemetry.logs import LogWriter
+from service.telemetry.process_info import mark
+from service.telemetry.text_lines import TextLines
+
+POLL_SECONDS = 0.1
+ALL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared, not bound
+DEFAULT_COLUMNS, LABEL_COLUMNS = 100, 11
 
 
-def announce_when_ready(host: str, port: int) -> None:
-    """Starts a thread that prints the address and one curl command when the service is ready."""
-    address = f"http://{'127.0.0.1' if host in ('', '0.0.0.0') else host}:{port}"  # noqa: S104  # compared, not bound
-    command = f"curl {address}/predict --json '{json.dumps(QUESTION)}'"
-    text = f"The demo is served on {address}. Send it a drawn digit from another terminal:\n\n{command}\n"
-    threading.Thread(target=_announce, args=(address, text), name="announce", daemon=True).start()
+async def announce(settings: Settings, rollout: Rollout, writer: LogWriter, text: TextLines) -> None:
+    """Waits until a model is served and the port is open, then prints the banner. Of several workers, one prints it."""
+    host = ALL_ADDRESSES.get(settings.host, settings.host)
+    while rollout.model is None or not await _is_open(host, settings.port):
+        await asyncio.sleep(POLL_SECONDS)
+    if mark("announced"):
+        writer.put([banner(settings, host, rollout.model, text).encode()])
 
 
-def _announce(address: str, text: str) -> None:
-    give_up_at = time.monotonic() + READY_SECONDS
-    while time.monotonic() < give_up_at:
-        try:
-            with urlopen(f"{address}/health/ready", timeout=5):  # noqa: S310  # an address of our own
-                sys.stdout.write(f"\n{text}\n")
-                sys.stdout.flush()
-                return
-        except (URLError, OSError):  # not listening yet, or 503
-            time.sleep(POLL_SECONDS)
+async def _is_open(host: str, port: int) -> bool:
+    with suppress(OSError):
+        (await asyncio.open_connection(host, port))[1].close()
+        return True
+    return False
+
+
+def banner(settings: Settings, host: str, model: ServedModel, text: TextLines) -> str:
+    address = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+    sizes, config, workers = model.snapshot.manifest.sizes, model.config, settings.workers
+    kind = {"multiclass": "classes", "multilabel": "labels", "regression": "values"}[config.task]
+    engine = f"{model.engine_name} (cpu)" if model.engine.backend == "numpy" else model.engine_name
+    names = f": {', '.join(model.classes)}" if model.classes else ""
+    facts = {
+        "model": f"{model.name}, version {model.version}, snapshot {model.id[:12]}",
+        "graph": f"{sizes.nodes:,} nodes, {sizes.adjacency_entries // 2:,} edges, {config.in_features:,} features",
+        kind: f"{config.out_features:,}{names}",
+        "engine": f"{engine}, {workers} worker{'s' if workers > 1 else ''}",
+        "address": address,
+        "pages": f"{address} (console), {address}/docs",
+        "stop": "Ctrl-C",
+    }
+    width = (text.columns or DEFAULT_COLUMNS) - LABEL_COLUMNS - 2
+    lines = [f"  {text.style(f'{name:{LABEL_COLUMNS}}', 'dim')}{_cut(fact, width)}" for name, fact in facts.items()]
+    title = text.style(f"sgf-serve {installed_version()}", "bold")
+    hint = f"  Try it from another terminal:\n\n{_request(settings, address, model)}"
+    return "\n".join(("", f"  {title}", "", *lines, "", hint, "", ""))
+
+
+def _request(settings: Settings, address: str, model: ServedModel) -> str:
+    """A command that asks for the first node of the graph. A key is never printed."""
+    ids = model.snapshot.node_ids
+    question = orjson.dumps({"nodes": [0 if ids is None else ids.names([0])[0]]}).decode().replace("'", r"'\''")
+    key = ' -H "authorization: Bearer $SGF_API_KEY"' if settings.api_keys else ""
+    return f"curl {address}/predict{key} --json '{question}'"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 4]} ..."

@@ -12,6 +12,7 @@ Code = Literal[
     "unknown_report", "unknown_job", "method_not_allowed", "slow_body", "conflict", "body_too_large", "batch_too_large",
     "neighborhood_too_large", "unsupported_media_type", "invalid", "no_answer", "overloaded", "head_too_large", "gone",
     "internal", "not_ready", "deadline", "too_many_connections", "jobs_unavailable", "store_busy", "store_unavailable",
+    "behind", "no_embeddings",
 ]  # fmt: skip
 MAX_MESSAGE_LENGTH, MAX_DETAIL_LENGTH = 400, 200
 """In characters. Messages and details may quote the request, which may be megabytes."""

@@ -1,4 +1,4 @@
-"""Shared by the Redis connections of the cache and the jobs: credentials, the text of an error, and the backoff."""
+"""What all connections to Redis share: credentials, the text of an error, and the backoff."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from service.settings import Settings
 def connection_options(settings: Settings) -> dict[str, Any]:
     """Keyword arguments for `Redis.from_url`. Raises SettingsError if the password cannot be read."""
     return {"url": settings.redis_url or "redis://", "password": settings.redis_password()}
+
+
+def graph_log_options(settings: Settings) -> dict[str, Any] | None:
+    """As `connection_options`, if changes of the graph are logged in Redis; None if they are logged in the store."""
+    return connection_options(settings) if settings.graph_log == "redis" else None
 
 
 def cause_of(error: BaseException) -> str:

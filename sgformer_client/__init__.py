@@ -4,7 +4,41 @@ This package imports nothing else of this project, so a program that only sends 
 folder named `service` or `training` beside that program does no harm.
 """
 
-from sgformer_client.answers import ModelsAnswer, PredictAnswer, Prediction
-from sgformer_client.client import AsyncClient, Client, ServiceError, new_node
+from sgformer_client.answers import (
+    ClassesAnswer,
+    DriftAnswer,
+    ExplainAnswer,
+    FeaturesAnswer,
+    GraphAnswer,
+    GraphChanged,
+    MapAnswer,
+    ModelsAnswer,
+    NodeAnswer,
+    NodesAnswer,
+    PredictAnswer,
+    Prediction,
+    SimilarAnswer,
+)
+from sgformer_client.client import AsyncClient, Client, ServiceError, add_node, new_node, set_features
 
-__all__ = ["AsyncClient", "Client", "ModelsAnswer", "PredictAnswer", "Prediction", "ServiceError", "new_node"]
+__all__ = [
+    "AsyncClient",
+    "ClassesAnswer",
+    "Client",
+    "DriftAnswer",
+    "ExplainAnswer",
+    "FeaturesAnswer",
+    "GraphAnswer",
+    "GraphChanged",
+    "MapAnswer",
+    "ModelsAnswer",
+    "NodeAnswer",
+    "NodesAnswer",
+    "PredictAnswer",
+    "Prediction",
+    "ServiceError",
+    "SimilarAnswer",
+    "add_node",
+    "new_node",
+    "set_features",
+]

@@ -1,20 +1,20 @@
 """The interface of all engines, the numpy engine, and the choice of an engine by the settings.
 
-The engines give the same answers within 1e-5: numpy (the default on a CPU; loads no other library), ONNX Runtime, and
-torch (for CUDA, or for a CPU if the settings say so).
+The engines agree within 1e-5: numpy (the default on a CPU, without further libraries), ONNX Runtime (SGF_BACKEND=onnx), and
+torch (the default on a GPU, or SGF_BACKEND=torch).
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model_store import Snapshot
-from service.settings import Backend, Device
+from service.settings import Backend
 from sgformer import Answers, ExtendedAnswers, NewNodes
+from sgformer.device import Device, DeviceError, choose_device
 from sgformer.request_time.extension import Mode
 
 
@@ -27,10 +27,10 @@ class Engine(Protocol):
 
     name: str
     backend: Backend | None
-    """The backend with which the compute process opens an equal engine; None if expensive requests must run in a thread of
-    this process (torch, on any device)."""
-    merges: bool
-    """True if answers are bitwise independent of batch composition."""
+    """The backend of the same engine in the compute process; None if expensive requests run in a thread of this process
+    (torch, on any device)."""
+    batch_invariant: bool
+    """True if answers are bitwise independent of batch composition, so that requests may share a batch."""
 
     def known(self, rows: NDArray[np.int64]) -> Answers:
         """The logits are read from the snapshot, not computed, so that all engines return the same logits."""
@@ -40,7 +40,7 @@ class Engine(Protocol):
 
 
 class NumpyEngine:
-    name, merges = "numpy", True
+    name, batch_invariant = "numpy", True
     backend: Backend | None = "numpy"
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -61,11 +61,15 @@ def engine_for(snapshot: Snapshot, backend: Backend, device: Device) -> Engine:
         EngineError: the GPU or `model.onnx` is missing.
         ImportError: torch or ONNX Runtime is not installed.
     """
-    cuda = device != "cpu" and _has_cuda(required=device == "cuda")
+    try:
+        place = choose_device(device, "SGF_DEVICE")
+    except DeviceError as error:
+        raise EngineError(str(error)) from None
+    cuda = place != "cpu"
     if backend == "torch" or (backend == "auto" and cuda):
         from service.engines.torch_engine import TorchEngine
 
-        return TorchEngine(snapshot, "cuda" if cuda else "cpu")
+        return TorchEngine(snapshot, place)
     if backend == "onnx":
         from service.engines.onnx_engine import OnnxEngine
 
@@ -76,21 +80,3 @@ def engine_for(snapshot: Snapshot, backend: Backend, device: Device) -> Engine:
 def ignoring_overflow() -> np.errstate:
     """The features of a request may be too large for the model. The caller checks that answers are finite."""
     return np.errstate(over="ignore", invalid="ignore", divide="ignore")
-
-
-def _has_cuda(required: bool) -> bool:
-    """True if torch can use a GPU. Loads torch only if there is a driver, or if a GPU is required."""
-    if not required and not Path("/dev/nvidiactl").exists():
-        return False
-    try:
-        import torch
-    except ImportError:
-        if required:
-            raise EngineError(
-                "SGF_DEVICE is cuda, but torch is not installed; install the GPU image or set SGF_DEVICE=cpu"
-            ) from None
-        return False
-    has_cuda = torch.cuda.is_available()
-    if required and not has_cuda:
-        raise EngineError("SGF_DEVICE is cuda, but torch.cuda.is_available() is False; check the driver of the GPU")
-    return has_cuda

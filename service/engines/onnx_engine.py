@@ -18,7 +18,7 @@ from sgformer.request_time.extension import Mode, run_graph_branch
 
 class OnnxEngine:
     backend: Backend | None = "onnx"
-    merges = True  # ONNX Runtime sees one scenario at a time; numpy computes the rest
+    batch_invariant = True  # ONNX Runtime sees one scenario at a time; numpy computes the rest
 
     def __init__(self, snapshot: Snapshot, providers: list[str]) -> None:
         if snapshot.onnx_path is None:

@@ -1,4 +1,4 @@
-"""Answers by torch: on a GPU, or on a CPU if SGF_BACKEND says so."""
+"""Answers by torch: on a GPU, or on a CPU if SGF_BACKEND is torch."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from model_store import Snapshot
 from service.settings import Backend
 from sgformer import Answers, AttentionSums, ExtendedAnswers, InferenceModel, NewNodes, NodeStates, extend
 from sgformer.arrays.torch_operations import placed_on
+from sgformer.device import fits_on_gpu
 from sgformer.request_time.extension import Mode
-
-GPU_SHARE = 0.7
-"""Share of the free memory of a GPU that the states may take. Larger states stay in host memory, and rows are copied."""
 
 
 class TorchEngine:
-    """The states are on the GPU if they fit; the adjacency stays in host memory."""
+    """The states are on the GPU if they fit, else in host memory, and rows are copied. The adjacency is in host memory."""
 
     backend: Backend | None = None
-    merges = False  # a matrix product picks its kernel, and so the order of its additions, by the number of rows
+    batch_invariant = False  # a matrix product picks its kernel, and so the order of its additions, by the number of rows
 
     def __init__(self, snapshot: Snapshot, device: str) -> None:
         self.name = f"torch ({device})"
@@ -42,10 +40,11 @@ class TorchEngine:
         return replace(answers, embeddings=_on_host(answers.embeddings), logits=_on_host(answers.logits))
 
     def _place(self, states: NodeStates) -> NodeStates:
-        """Copies the states to the GPU if they fit. The first layer may be the input states: an array is copied once."""
+        """Copies the states to the GPU if they fit. `inputs` and the first layer may be the same array, which is copied
+        once.
+        """
         arrays = {id(array): array for array in (states.inputs, *states.layers, *states.aggregates)}
-        free, _total = torch.cuda.mem_get_info(self._device)
-        if sum(array.nbytes for array in arrays.values()) > GPU_SHARE * free:
+        if not fits_on_gpu(self._device, sum(array.nbytes for array in arrays.values())):
             return states
         tensors = {key: torch.from_numpy(np.array(array)).to(self._device) for key, array in arrays.items()}
         layers, aggregates = ([tensors[id(array)] for array in part] for part in (states.layers, states.aggregates))

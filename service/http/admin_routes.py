@@ -1,7 +1,8 @@
-"""The routes of /admin: retraining jobs, and which version is live. `security` has checked the token already."""
+"""The routes of /admin: retraining jobs, and which version is live. `Security` has checked the token already."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,16 +14,19 @@ from pydantic import BaseModel, ConfigDict, Field
 from model_store import ModelVersions, SnapshotError, StoreError
 from service.errors import Refusal
 from service.http.event_stream import EventStream
+from service.jobs.compaction import COMPACTION
 from service.jobs.job import Job
 from service.jobs.job_service import JobService
 from service.jobs.submission import Submission
 from service.rollout.rollout import Rollout
 
-JobId = Annotated[str, PathParameter(pattern="^[0-9a-f]{16}$", description="of a job")]
+JobId = Annotated[str, PathParameter(pattern="^[0-9a-f]{16}$", description="id of a job")]
 IdempotencyKey = Annotated[
-    str | None, Header(min_length=1, max_length=200, description="the same key and body again: the same job again")
+    str | None,
+    Header(min_length=1, max_length=200, description="a request with the same key and body returns the same job"),
 ]
 NO_WORKER = "no sgf-worker is connected to this Redis; the job waits until one is"
+DISCARD_CHANGES = "accept a version over other data, to which the changes of the live graph cannot be applied"
 EVENT_STREAM = {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Server-sent events."}
 
 
@@ -47,6 +51,13 @@ class Activation(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     version: int = Field(ge=1, lt=2**31, description="the version to make live")
+    discard_changes: bool = Field(default=False, description=DISCARD_CHANGES)
+
+
+class Rollback(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    discard_changes: bool = Field(default=False, description=DISCARD_CHANGES)
 
 
 class LiveVersion(BaseModel):
@@ -56,13 +67,15 @@ class LiveVersion(BaseModel):
 
 
 def admin_routes(service: JobService | None, data_root: Path, rollout: Rollout) -> APIRouter:
-    """`service` is None if /admin is off: then requests are refused earlier, and OpenAPI still describes the routes."""
+    """`service` is None if /admin is off. Requests are then refused earlier, and the OpenAPI document still has the
+    routes.
+    """
     router = APIRouter(prefix="/admin", tags=["admin"])
     _add_models(router, rollout)
 
     def job_service() -> JobService:
         if service is None:
-            raise Refusal("not_found", "the admin endpoints are off (SGF_ADMIN_TOKEN)")
+            raise Refusal("not_found", "the admin endpoints are off: SGF_ADMIN_TOKEN is not set")
         return service
 
     # Not async: the functions read files or Redis, so FastAPI runs them in threads.
@@ -71,6 +84,9 @@ def admin_routes(service: JobService | None, data_root: Path, rollout: Rollout) 
     )
     def retrain(submission: Submission, idempotency_key: IdempotencyKey = None) -> Submitted:
         submission.check(data_root)
+        return submit(submission, idempotency_key)
+
+    def submit(submission: Submission, idempotency_key: str | None) -> Submitted:
         try:
             model = rollout.versions().name
         except StoreError as error:
@@ -106,7 +122,23 @@ def admin_routes(service: JobService | None, data_root: Path, rollout: Rollout) 
         job_service().ledger.get(job_id)  # refuses an unknown job before the stream begins
         return EventStream(job_service().ledger, job_id, last_event_id)
 
+    _add_compaction(router, rollout, submit)
     return router
+
+
+def _add_compaction(router: APIRouter, rollout: Rollout, submit: Callable[[Submission, str | None], Submitted]) -> None:
+    @router.post(
+        "/graph/compact",
+        status_code=202,
+        summary="Submit a compaction: the live weights over the graph as it is now, as a new version.",
+        response_model_exclude_none=True,
+    )
+    def compact(idempotency_key: IdempotencyKey = None) -> Submitted:
+        model = rollout.current()
+        if not model.is_changed:
+            message = f"the graph has not changed since version {model.version}: there is nothing to compact"
+            raise Refusal("conflict", message)
+        return submit(COMPACTION, idempotency_key)
 
 
 def _waiting(job: Job, workers: int) -> dict[str, Any]:
@@ -118,18 +150,19 @@ def _add_models(router: APIRouter, rollout: Rollout) -> None:
     def activate(activation: Activation) -> LiveVersion:
         versions = rollout.versions()
         before = _live(versions)
-        versions.activate(activation.version)
+        versions.activate(activation.version, discard_changes=activation.discard_changes)
         return LiveVersion(model=versions.name, live=activation.version, before=before)
 
     @router.post("/models/rollback", summary="Go back to the version that was live before.")
-    def rollback() -> LiveVersion:
+    def rollback(request: Rollback | None = None) -> LiveVersion:
         versions = rollout.versions()
         before = _live(versions)
-        return LiveVersion(model=versions.name, live=versions.rollback(), before=before)
+        live = versions.rollback(discard_changes=request is not None and request.discard_changes)
+        return LiveVersion(model=versions.name, live=live, before=before)
 
 
 def _live(versions: ModelVersions) -> int | None:
     try:
         return versions.live()
     except SnapshotError:
-        return None  # activating a version mends it
+        return None  # the record of live versions is damaged; activating a version repairs it

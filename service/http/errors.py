@@ -1,7 +1,7 @@
 """How HTTP reports errors: the one table of codes, the headers, and the codes for errors of other layers.
 
-`refusal_for` maps errors of sgformer, model_store and jobs to refusals. All other errors are faults of the service: the
-client learns nothing about them, and the log has the details.
+`refusal_for` maps errors of sgformer, model_store and jobs to refusals. Any other error is a fault of the service: the
+client gets the code `internal` without details, and the log has them.
 """
 
 from __future__ import annotations
@@ -11,42 +11,45 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_store import InvalidName, StoreBusy, StoreError, StoreUnavailable, UnknownModel, UnknownVersion
+from model_store.errors import LogError, OperationError, RecordsPruned
 from service.errors import Code, Refusal
 from service.jobs.ledger import InvalidSubmission, JobConflict, JobError, JobsUnavailable, UnknownJob
 from sgformer import NeighborhoodTooLarge, NewNodeError, SgformerError, UnknownNodeError
 
 CODES: Mapping[str, tuple[int, str]] = {
-    "not_json": (400, "answers admin"),
-    "bad_encoding": (400, "answers admin"),
-    "bad_http": (400, "answers admin"),
-    "unauthorized": (401, "answers models admin"),
-    "forbidden": (403, "answers models admin"),
-    "not_found": (404, "models admin"),
-    "unknown_node": (404, "answers"),
+    "not_json": (400, "answers admin graph"),
+    "bad_encoding": (400, "answers admin graph"),
+    "bad_http": (400, "answers admin graph"),
+    "unauthorized": (401, "answers models admin data graph"),
+    "forbidden": (403, "answers models admin data graph"),
+    "not_found": (404, "models admin graph"),
+    "unknown_node": (404, "answers data graph"),
+    "no_embeddings": (404, "answers data"),
     "unknown_version": (404, "models admin"),
     "unknown_report": (404, "models"),
     "unknown_job": (404, "admin"),
     "method_not_allowed": (405, ""),
-    "slow_body": (408, "answers admin"),
-    "conflict": (409, "models admin"),
-    "body_too_large": (413, "answers admin"),
-    "batch_too_large": (413, "answers"),
+    "slow_body": (408, "answers admin graph"),
+    "conflict": (409, "models admin graph"),
+    "body_too_large": (413, "answers admin graph"),
+    "batch_too_large": (413, "answers graph"),
     "neighborhood_too_large": (413, "answers"),
-    "unsupported_media_type": (415, "answers admin"),
-    "invalid": (422, "answers models admin"),
+    "unsupported_media_type": (415, "answers admin graph"),
+    "invalid": (422, "answers models admin data graph"),
     "no_answer": (422, "answers"),
-    "overloaded": (429, "answers models admin"),
+    "overloaded": (429, "answers models admin data graph"),
     "head_too_large": (431, ""),
     "gone": (499, ""),
-    "internal": (500, "answers models admin operations"),
-    "not_ready": (503, "answers models admin operations"),
-    "deadline": (503, "answers"),
-    "too_many_connections": (503, "answers models admin operations"),
+    "internal": (500, "answers models admin operations data graph"),
+    "not_ready": (503, "answers models admin operations data graph"),
+    "deadline": (503, "answers graph"),
+    "too_many_connections": (503, "answers models admin operations data graph"),
     "jobs_unavailable": (503, "admin"),
-    "store_busy": (503, "answers models admin operations"),
-    "store_unavailable": (503, "answers models admin operations"),
+    "behind": (503, "answers"),
+    "store_busy": (503, "answers models admin operations graph"),
+    "store_unavailable": (503, "answers models admin operations graph"),
 }
-"""The status of each code, and the groups of routes whose documentation names it."""
+"""The status of each code, and the groups of routes whose documentation names the code."""
 STATUS: Mapping[str, int] = {code: status for code, (status, _) in CODES.items()}
 CODES_OF_ERRORS: Mapping[type[Exception], Code] = {
     InvalidSubmission: "invalid",
@@ -60,13 +63,15 @@ CODES_OF_ERRORS: Mapping[type[Exception], Code] = {
     UnknownModel: "unknown_version",
     InvalidName: "unknown_version",
     StoreBusy: "store_busy",
+    LogError: "store_unavailable",
+    RecordsPruned: "store_unavailable",
     StoreUnavailable: "store_unavailable",
     StoreError: "conflict",
 }
 """The code for errors of other layers. A class comes before its base class: the first entry that fits counts."""
 RETRY_SECONDS = 1
 ERROR_CONTENT = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}}
-"""Of all error responses, in the OpenAPI document."""
+"""The content of all error responses, for the OpenAPI document."""
 
 
 class HttpRefusal(Refusal):
@@ -91,10 +96,13 @@ def refusal_for(error: BaseException) -> Refusal:
         return error
     if isinstance(error, asyncio.CancelledError):  # only a shutdown cancels requests
         return Refusal("not_ready", "the service is shutting down")
+    if isinstance(error, OperationError):
+        code: Any = error.code  # conflict, unknown_node or invalid
+        return Refusal(code, str(error), operation=error.index, node=error.node)
     for kind, code in CODES_OF_ERRORS.items():
         if isinstance(error, kind):
             return Refusal(code, str(error), **_details(error))
-    return Refusal("internal", "something went wrong here, not with your request; the log has the details")
+    return Refusal("internal", "the service failed to answer a valid request; its log has the details")
 
 
 def _details(error: BaseException) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Server-sent events: the events of a job, until the job has ended. A browser or `curl -N` reads them."""
+"""The events of a job as server-sent events, which a browser or `curl -N` shows as they come."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from service.http.errors import refusal_for
 from service.jobs.ledger import JobError, Ledger
 
 POLL_SECONDS, KEEP_ALIVE_SECONDS = 0.5, 15.0
-MAX_STREAMS = 32  # per worker: each stream takes a thread four times a second, and /admin and /models use the same threads
+MAX_STREAMS = 32
+"""Most open streams of a worker. Each uses a thread of the pool four times per second; /admin and /models use the same
+pool."""
 
 
 class EventStream(StreamingResponse):
@@ -39,12 +41,14 @@ class EventStream(StreamingResponse):
 
 
 async def events(ledger: Ledger, job_id: str, last_event_id: int) -> AsyncIterator[str]:
-    """All events after `last_event_id`, from the first one on. The data of the last event, `end`, is the job."""
+    """Yields the events of a job after number `last_event_id` (0: all of them), until the job has ended. The last event is
+    `end`, with the job as its data.
+    """
     number = position = 0
     sent_at = time.monotonic()
     while True:
         try:
-            job = await asyncio.to_thread(ledger.get, job_id)  # before its events: no event follows its end
+            job = await asyncio.to_thread(ledger.get, job_id)  # before the events: once a job has ended, none is added
             lines, position = await asyncio.to_thread(ledger.events, job_id, position)
         except JobError as error:
             yield _event("error", json.dumps(refusal_for(error).body()))
@@ -52,7 +56,7 @@ async def events(ledger: Ledger, job_id: str, last_event_id: int) -> AsyncIterat
         for text in lines:
             number += 1
             if number > last_event_id:
-                event = RunEvent.parse(text)  # None: a full disk truncated the line, or another program wrote it to Redis
+                event = RunEvent.parse(text)  # None if it is invalid: truncated by a full disk, or not written by a training
                 yield _event(event.NAME if event else "message", text, number)
                 sent_at = time.monotonic()
         if not job.active:

@@ -1,8 +1,8 @@
 """The gateway screens, answers, counts and logs every request.
 
-The protocol calls `screen`, `lane`, `check_length` and `refused` before a request has a task. `answer` answers /predict and
-/embed without ASGI: routing, dependencies and response objects would cost more than the answers. All other routes are
-FastAPI's.
+The protocol calls `screen`, `lane_for`, `check_length` and `record_refusal` before a request has a task. `answer` answers
+/predict, /embed and POST /graph without ASGI: routing, dependencies and response objects would cost more than the answers.
+It also answers /explain, /similar and /map, whose bodies or answers may be as large. All other routes are FastAPI's.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service.admission import Admission, Lane
 from service.errors import Refusal
+from service.explain.explainer import Explainer
+from service.http.cors import Cors
 from service.http.errors import HttpRefusal, refusal_for
+from service.http.graph_routes import GraphChanges
 from service.http.reply import GZIP_FROM_BYTES, JSON, NPY, Reply
 from service.http.request import Request
-from service.http.security import Security
+from service.http.security import CHANGES, Security
 from service.predict.encoding import Form
 from service.predict.predictor import Predictor
 from service.rollout.rollout import Rollout
@@ -29,10 +32,12 @@ from service.telemetry.logs import AccessLog
 from service.telemetry.metrics import Metrics
 
 LOG = logging.getLogger("service.http.gateway")
-ANSWERED_HERE = {"/predict", "/embed"}
+EXPLAIN, SIMILAR, MAP = "/explain", "/similar", "/map"
+ANSWERED_HERE = {"/predict", "/embed", EXPLAIN, SIMILAR}
 NOT_QUEUED = {"/health/live", "/health/ready", "/metrics"}
 """Routes that never wait: they are cheap, and operators need them most in an overload."""
-MAX_ADMIN_BYTES = 64 * 1024
+MAX_OTHER_BYTES = 64 * 1024
+"""Largest body of a route that FastAPI answers."""
 
 
 class Gateway:
@@ -45,20 +50,26 @@ class Gateway:
         admission: Admission,
         log: AccessLog,
         pages: Any,
+        graph_changes: GraphChanges,
+        explainer: Explainer,
     ) -> None:
         self._settings, self._metrics = settings, metrics
         self._rollout, self._predictor, self.admission = rollout, predictor, admission
-        self._security, self._log = Security(settings), log
-        self._pages, self._probation = pages, rollout.probation
+        self._security, self.cors, self._log = Security(settings), Cors(settings.cors_origins), log
+        self._pages, self._probation, self._graph_changes = pages, rollout.probation, graph_changes
+        self._explainer = explainer
         self.body_seconds = settings.body_seconds
         self._default_headers: tuple[Any, bytes] = (None, b"")
+        self._last_refusal: tuple[Any, Reply] = (None, Reply(429, b""))
 
-    def screen(self, request: Request) -> None:
-        """Checks the head of a request. Raises Refusal."""
+    def screen(self, request: Request) -> Reply | None:
+        """Checks the head of a request. Returns the reply if it needs no more than the head. Raises Refusal."""
         headers, path = request.named, request.path
         if b"host" not in headers and request.version == "1.1":
             raise HttpRefusal("bad_http", "the request has no Host header, which HTTP/1.1 requires", closes=True)
-        request.key = self._security.check(path, headers.get(b"authorization"))
+        if request.method == "OPTIONS" and (preflight := self.cors.answer_preflight(headers)):
+            return preflight  # before the key is checked: a browser sends no key with a preflight request
+        request.key = self._security.check(path, headers.get(b"authorization"), request.method)
         if path in ANSWERED_HERE:
             if request.method != "POST":
                 message = f"{path} takes POST, not {request.method}"
@@ -68,21 +79,22 @@ class Gateway:
             _check_content(headers)
             length = headers.get(b"content-length", b"0")
             self.check_length(request, int(length) if length.isdigit() else 0)
+        return None
 
-    def encode_headers(self, headers: list[tuple[bytes, bytes]]) -> bytes:
+    def encode_headers(self, headers: list[tuple[bytes, bytes]], origin: bytes | None) -> bytes:
         """The headers of every response, which uvicorn replaces once per second, when `Date` changes."""
         if self._default_headers[0] is not headers:
-            self._default_headers = headers, b"".join([b"%b: %b\r\n" % pair for pair in headers])
-        return self._default_headers[1]
+            self._default_headers = headers, _encode(headers)
+        return self._default_headers[1] + _encode(self.cors.pairs(origin)) if self.cors.is_on else self._default_headers[1]
 
-    def lane(self, request: Request) -> Lane | None:
+    def lane_for(self, request: Request) -> Lane | None:
         """The lane in which the request waits; None if it never waits."""
         if request.path in ANSWERED_HERE:
             return self.admission.answers
         return None if request.path in NOT_QUEUED else self.admission.pages
 
     def max_body_bytes(self, request: Request) -> int:
-        return self._settings.max_body_bytes if request.path in ANSWERED_HERE else MAX_ADMIN_BYTES
+        return self._settings.max_body_bytes if self.is_answered_here(request) else MAX_OTHER_BYTES
 
     def check_length(self, request: Request, length: int) -> None:
         """Raises Refusal (413)."""
@@ -90,51 +102,65 @@ class Gateway:
         if length > limit:
             raise HttpRefusal("body_too_large", f"the body is larger than {limit:,} bytes", closes=True, limit=limit)
 
-    def refused(self, request: Request, reply: Reply) -> None:
-        """Counts and logs a request that the protocol has refused."""
+    def record_refusal(self, request: Request, reply: Reply) -> None:
+        """Counts and logs a request that the protocol has answered without a task."""
         route = request.path
-        if route not in ANSWERED_HERE:
+        if route not in ANSWERED_HERE or request.method == "OPTIONS":  # FastAPI routes it
             route = self._route({"type": "http", "method": request.method, "path": route, "headers": []})
-        if reply.status == 429 and route in ANSWERED_HERE:
-            self.count_refusal(route, request.started)
+        if reply.status == 429 and route in ANSWERED_HERE:  # the log has one line for many of these (`admission`)
+            self._metrics.record_response(route, 429, time.perf_counter() - request.started)
         else:
-            self._finished(request, route, reply.status, len(reply.content), reply.error)
+            self._record(request, route, reply.status, len(reply.content), reply.error)
 
-    def count_refusal(self, route: str, started: float) -> None:
-        """Counts a refusal by admission. The log has one line for many of these (`admission`)."""
-        self._metrics.record_response(route, 429, time.perf_counter() - started)
+    def reply_unparsed(self, refusal: Refusal, route: str) -> Reply:
+        """Returns the reply to a request that is refused unparsed, and counts it. Many in a row get the same reply."""
+        self._metrics.record_response(route, 429, 0.0)
+        if self._last_refusal[0] is not refusal:
+            self._last_refusal = refusal, Reply.for_refusal(refusal)
+        return self._last_refusal[1]
 
-    def answers(self, request: Request) -> bool:
+    def is_answered_here(self, request: Request) -> bool:
         """True if `answer` answers this request; False if FastAPI does."""
-        return request.path in ANSWERED_HERE
+        has_path = request.path in ANSWERED_HERE or (request.path == MAP and request.method in ("GET", "HEAD"))
+        return has_path or (request.path == CHANGES and request.method == "POST")
 
     async def answer(self, request: Request) -> None:
-        """Answers /predict and /embed. Every failure becomes a reply."""
+        """Answers the routes of `ANSWERED_HERE`, /map and POST /graph. Every failure becomes a reply."""
         try:
             reply = await self._reply(request)
-            if self._probation.version is not None and (reply.status == 200 or reply.error == "internal"):
+            if (
+                request.path != CHANGES
+                and self._probation.version is not None
+                and (reply.status == 200 or reply.error == "internal")
+            ):
                 self._probation.record_answer(failed=reply.status != 200)  # other refusals are not the version's fault
             if len(reply.content) >= GZIP_FROM_BYTES and request.accepts(b"accept-encoding", b"gzip"):
                 reply = await reply.compressed()
             request.connection.reply(request, reply)
         finally:
-            request.place.release()
-        self._finished(request, request.path, reply.status, len(reply.content), reply.error)
+            request.slot.release()
+        self._record(request, request.path, reply.status, len(reply.content), reply.error)
 
     async def _reply(self, request: Request) -> Reply:
         try:
+            if request.path == CHANGES:
+                return await self._graph_changes.reply(request)
+            if request.path in (EXPLAIN, SIMILAR, MAP):
+                methods = {EXPLAIN: self._explainer.explain, SIMILAR: self._explainer.similar, MAP: self._explainer.map}
+                answer = await methods[request.path](self._rollout.current, request)
+                return Reply(200, answer.content, JSON, answer.headers)
             npy = request.path == "/embed" and request.accepts(b"accept", NPY.encode())
             form: Form = "predictions" if request.path == "/predict" else "npy" if npy else "embeddings"
             answer = await self._predictor.answer(self._rollout.current, request, form)
         except (Exception, asyncio.CancelledError) as error:  # every request gets an answer
             return self._reply_for(request, error)
         if not npy:
-            return Reply(200, answer.content)
+            return Reply(200, answer.content, JSON, answer.headers)
         origin = {f"x-sgf-{name.replace('_', '-')}": str(value) for name, value in answer.origin.items()}
-        return Reply(200, answer.content, NPY, origin)
+        return Reply(200, answer.content, NPY, answer.headers | origin)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """All routes of FastAPI, and the lifespan."""
+        """The ASGI application: all routes of FastAPI, and the lifespan."""
         if scope["type"] != "http":
             await self._pages(scope, receive, send)
             return
@@ -148,9 +174,10 @@ class Gateway:
         async def count_and_send(message: Message) -> None:
             nonlocal status, sent
             if message["type"] == "http.response.start":
-                request.place.release()  # an event stream may last for hours
+                request.slot.release()  # an event stream may last for hours
                 status = message["status"]
-                message["headers"] = [*message.get("headers", []), (b"x-request-id", request.id.encode())]
+                added = (b"x-request-id", request.id.encode()), *self.cors.pairs(request.named.get(b"origin"))
+                message["headers"] = [*message.get("headers", []), *added]
             sent += len(message.get("body", b""))
             await send(message)
 
@@ -162,23 +189,25 @@ class Gateway:
                 status, sent, error = reply.status, len(reply.content), reply.error
                 request.connection.reply(request, reply)
         finally:
-            request.place.release()
-        self._finished(request, self._route(scope), status, 0 if request.method == "HEAD" else sent, error)
+            request.slot.release()
+        self._record(request, self._route(scope), status, 0 if request.method == "HEAD" else sent, error)
 
     def _route(self, scope: Scope) -> str:
-        """The route's template, so that metrics have few labels. A request that was refused has not been routed."""
+        """The template of the route, such as /nodes/{node_id}, so that metrics have few labels. The scope of a refused
+        request does not have it yet.
+        """
         route = scope.get("route")
         if route is None:
             route = next((route for route in self._pages.routes if route.matches(scope)[0] is Match.FULL), None)
-        return getattr(route, "path", None) or "other"
+        return getattr(route, "path_format", None) or getattr(route, "path", None) or "other"
 
     def _reply_for(self, request: Request, error: BaseException) -> Reply:
         refusal = refusal_for(error)
         if refusal.code == "internal":
             LOG.error("%s %s failed", request.method, request.path, exc_info=error, extra={"request_id": request.id})
-        return Reply.refused(refusal)
+        return Reply.for_refusal(refusal)
 
-    def _finished(self, request: Request, route: str, status: int, sent: int, error: str | None) -> None:
+    def _record(self, request: Request, route: str, status: int, sent: int, error: str | None) -> None:
         seconds = time.perf_counter() - request.started
         self._metrics.record_response(route, status, seconds)
         client = request.connection.client
@@ -193,6 +222,10 @@ class Gateway:
             bytes=sent,
             error=error,
         )
+
+
+def _encode(headers: list[tuple[bytes, bytes]]) -> bytes:
+    return b"".join([b"%b: %b\r\n" % pair for pair in headers])
 
 
 def _check_content(headers: dict[bytes, bytes]) -> None:

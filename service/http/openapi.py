@@ -1,22 +1,34 @@
-"""The OpenAPI document: FastAPI's, with examples that the version in service answers."""
+"""The OpenAPI document: FastAPI's, with examples that fit the served version."""
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import orjson
 from fastapi import FastAPI
 
 from service.engines.served_model import ServedModel
+from service.errors import Refusal
+from service.explain.explain_rows import describe
+from service.explain.questions import ExplainQuestion
+from service.http.data_routes import describe_classes, describe_features, describe_node
 from service.predict import encoding
 from service.predict.questions import Question
-from service.predict.results import NodeResults
+from service.predict.rows import KnownRows
+from sgformer import SgformerError
 from sgformer_client.answers import ErrorAnswer
 
 LOG = logging.getLogger("service.http.openapi")
 MANY = 32
-"""Features or classes up to which an example lists them all."""
+"""An example lists all features, or all classes, up to this number."""
+
+MAX_EXAMPLE_BYTES = 4000
+MAX_EXAMPLE_COST = 10_000
+"""Most states that the example of an explanation reads. It is computed on the event loop, once per change: about 20 ms."""
+SAMPLES = {"number": 0.0, "boolean": True, "date": "2024-01-31"}
 
 
 class Document:
@@ -24,18 +36,23 @@ class Document:
 
     def __init__(self, app: FastAPI, private: bool) -> None:
         self._app, self._private = app, private
-        self._snapshot: str | None = ""  # whose examples the document has; at first it has none
+        self._state: object = ""  # the version and change that the examples fit; at first there are none
 
     def of(self, model: ServedModel | None) -> dict[str, Any]:
-        """The document for the version in service, or for no version."""
+        """The document for the served version, or for none."""
         document = FastAPI.openapi(self._app)  # makes it once
-        snapshot = None if model is None else model.id
-        if self._snapshot != snapshot:
-            self._snapshot = snapshot
+        state = None if model is None else (model.id, model.sequence)
+        if self._state != state:
+            self._state = state
             document["components"]["schemas"]["ErrorAnswer"] = ErrorAnswer.model_json_schema()
-            shown = None if self._private else model
-            _set_examples(document["paths"]["/predict"]["post"], shown, "predictions")
-            _set_examples(document["paths"]["/embed"]["post"], shown, "embeddings")
+            example = None if self._private or model is None or not model.first_ids(1) else model
+            _set_examples(document["paths"]["/predict"]["post"], example, "predictions")
+            _set_examples(document["paths"]["/embed"]["post"], example, "embeddings")
+            _set_data_examples(document["paths"], example)
+            _set_explain_examples(document["paths"]["/explain"]["post"], example)
+            _set_similar_examples(document["paths"]["/similar"]["post"], example)
+            change = document["paths"]["/graph"]["post"]["requestBody"]["content"]["application/json"]
+            change["examples"] = _changes(example)
         return document
 
 
@@ -52,31 +69,96 @@ def _set_examples(operation: dict[str, Any], model: ServedModel | None, form: en
             LOG.exception("the OpenAPI document has no example of an answer")
 
 
+def _set_explain_examples(operation: dict[str, Any], model: ServedModel | None) -> None:
+    first = [0] if model is None else model.first_ids(2)
+    questions: dict[str, Any] = {"known": {"summary": "a node of the graph", "value": {"node": first[0], "top": 3}}}
+    answer = operation["responses"]["200"]["content"]["application/json"]
+    answer.pop("examples", None)
+    if model is not None:
+        new = {"id": "a", "features": _features(model), "neighbors": first}
+        questions["new"] = {"summary": "a new node", "value": {"new_node": new, "top": 3}}
+        with suppress(Refusal, SgformerError):  # e.g. the node is a hub; the document is complete without an example
+            fields = describe(model, ExplainQuestion(**questions["known"]["value"]), MAX_EXAMPLE_COST)
+            content = orjson.dumps(model.origin_at(model.sequence) | fields, option=orjson.OPT_SERIALIZE_NUMPY)
+            if len(content) <= MAX_EXAMPLE_BYTES:
+                answer["examples"] = {"known": {"summary": "to the first example", "value": orjson.loads(content)}}
+    operation["requestBody"]["content"]["application/json"]["examples"] = questions
+
+
+def _set_similar_examples(operation: dict[str, Any], model: ServedModel | None) -> None:
+    first = [0] if model is None else model.first_ids(2)
+    questions: dict[str, Any] = {"known": {"summary": "a node of the graph", "value": {"nodes": first[:1], "k": 3}}}
+    if model is not None:
+        new = {"id": "a", "features": _features(model), "neighbors": first}
+        questions["new"] = {"summary": "a new node", "value": {"new_nodes": [new], "k": 3}}
+    operation["requestBody"]["content"]["application/json"]["examples"] = questions
+
+
+def _set_data_examples(paths: dict[str, Any], model: ServedModel | None) -> None:
+    answers: dict[str, Any] = dict.fromkeys(("/nodes/{node_id}", "/classes", "/features"))
+    if model is not None:
+        (first,) = model.first_ids(1)
+        for path in ("/nodes/{node_id}", "/graph/nodes/{node_id}"):
+            paths[path]["get"]["parameters"][0]["example"] = str(first)
+        descriptions = describe_node(model, first, 3), describe_classes(model), describe_features(model)
+        answers = dict(zip(answers, descriptions, strict=True))
+    for path, answer in answers.items():
+        content = paths[path]["get"]["responses"]["200"]["content"]["application/json"]
+        content.pop("example", None)
+        if answer is not None and len(answer.model_dump_json()) <= MAX_EXAMPLE_BYTES:
+            content["example"] = answer.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
 def _questions(model: ServedModel | None) -> dict[str, Any]:
     if model is None:
         return {"known": {"value": {"nodes": [0]}}}
-    ids = model.snapshot.node_ids
-    first = list(range(min(2, model.num_nodes))) if ids is None else ids.names(range(min(2, model.num_nodes)))
-    width = model.config.in_features
-    features: Any = [0.0] * width if width <= MANY else {"indices": [0], "values": [1.0]}
-    new = {"id": "a", "features": features, "neighbors": first}
+    first = model.first_ids(2)
+    new = {"id": "a", "features": _features(model), "neighbors": first}
     likely = {} if model.config.task == "regression" else {"top_k": 1}
     few = {"probabilities": False, "top_k": 3} if likely and model.config.out_features > MANY else {}
+    named = {}
+    if model.schema is not None and len(model.schema.columns) <= MANY:
+        by_name = {column.name: (*column.categories, SAMPLES.get(column.kind))[0] for column in model.schema.columns}
+        value = {"new_nodes": [new | {"features": by_name}], **likely}
+        named = {"named": {"summary": "a new node, with features by name", "value": value}}
     joint = {"new_nodes": [new, new | {"id": "b", "neighbors": []}], "edges": [["a", "b"]], "joint": True}
     frozen = {"new_nodes": [new], "mode": "frozen"}
     return {
         "known": {"summary": "nodes of the graph", "value": {"nodes": first, **few}},
         "new": {"summary": "a new node", "value": {"new_nodes": [new], **likely}},
-        "joint": {"summary": "two new nodes with a link between them", "value": joint | likely},
+        **named,
+        "joint": {"summary": "two new nodes with an edge between them", "value": joint | likely},
         "frozen": {"summary": "a new node, without recomputing its neighbours", "value": frozen | likely},
+    }
+
+
+def _features(model: ServedModel) -> Any:
+    width = model.config.in_features
+    return [0.0] * width if width <= MANY else {"indices": [0], "values": [1.0]}
+
+
+def _changes(model: ServedModel | None) -> dict[str, Any]:
+    """Examples of changes. New nodes get an id that the graph does not have."""
+    if model is None:
+        return {"edge": {"value": {"operations": [{"op": "add_edge", "source": 0, "target": 1}]}}}
+    numbers = map(str, count()) if model.snapshot.has_text_ids else count(model.num_rows)
+    new = next(node for node in numbers if model.live.row(node) is None)
+    first = model.first_ids(2)
+    node = {"op": "add_node", "id": new, "features": _features(model), "neighbors": first}
+    again = {"op": "set_features", "id": new, "features": _features(model)}
+    without = {"op": "remove_edge", "source": new, "target": first[0]}
+    return {
+        "node": {"summary": "a new node with edges", "value": {"operations": [node]}},
+        "several": {"summary": "several operations, in order", "value": {"operations": [node, again, without]}},
+        "upsert": {
+            "summary": "a node that may exist, and one that may not",
+            "value": {"operations": [node, {"op": "remove_node", "id": new}], "upsert": True},
+        },
     }
 
 
 def _answer(model: ServedModel, question: Question, form: encoding.Form) -> Any:
     """Raises what computing an answer raises."""
-    embeddings = form == "embeddings"
-    known = model.known(model.rows(question.nodes), embeddings)
-    exactness = model.exactness("exact", embeddings)
-    parts = [(question.nodes, NodeResults.of(known, model.config.task, 0.0, exactness))]
-    encoding.check_finite(parts)
-    return orjson.loads(encoding.encode(model, question, parts, form))
+    (results,) = KnownRows.compute(model, [KnownRows.of(model, question.nodes, form == "embeddings")])
+    parts = [encoding.Part(question.nodes, results, {})]
+    return orjson.loads(encoding.encode(model, question, parts, form, model.origin_at(results.sequence)))

@@ -1,11 +1,11 @@
 """uvicorn's HTTP/1.1 protocol, with limits that it does not have.
 
-A request becomes a task when it is complete and admission has given it a place. A refused request never does; while there
-is a queue, a request is not even parsed before its turn. Answers of /predict and /embed are written in one packet, without
-ASGI; all other routes run as in uvicorn. Heads, bodies and unread answers have limits of time and size. On shutdown a
-keep-alive connection may send one last request.
+A request becomes a task when it is complete and admission has given it a slot. A refused request never does; in an overload
+a refused request is not even parsed. What the gateway answers itself is written in one packet, without ASGI; all other
+routes run as in uvicorn. Heads, bodies and unread answers have limits of time and size. On shutdown a keep-alive connection
+may send one last request.
 
-benchmarks/ablation.py measures each of these against plain uvicorn.
+benchmarks/groups/ablation.py measures each of these against plain uvicorn.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service.admission import Admission, Place
+from service.admission import Admission
 from service.errors import Code, Refusal
 from service.http.errors import HttpRefusal, refusal_for
 from service.http.reply import Reply
-from service.http.request import Request, Unparsed, asgi_cycle, head_without_upgrade, new_request_id, origin_form
+from service.http.request import Head, Request, asgi_cycle, head_without_upgrade, new_request_id, origin_form, usual_head
 
 LOG = logging.getLogger("service.http.protocol")
 UNREAD_SECONDS = 30.0
@@ -37,35 +37,45 @@ SMALL_BODY_BYTES = 4096
 DROPPED_BODIES = 16
 """Times the size limit: how much of a refused body is read and dropped, so that the client can read the response."""
 LAST_REQUEST_SECONDS, LAST_BODY_SECONDS = 0.5, 3.0
-"""How long after SIGTERM idle connections stay open, so that a request that is already on its way is answered; and how long
-the body of a request may still take."""
+"""After SIGTERM: how long an idle connection stays open, so that a request that is already on its way is answered; and how
+long the body of a request may still take."""
 NEVER = float("inf")
 
 
 class Protocol(HttpToolsProtocol):
     """One connection. The parser calls `on_...`; a request runs as a task of the gateway, or as an ASGI cycle of uvicorn."""
 
-    deadline = 0.0
-    """When the event loop's clock passes it, `time_out` is called."""
-    refused_at = float("-inf")
-    """When admission last refused a request of this connection."""
-    _in_head = _in_body = _has_begun = _leaving = _close_after_body = False
-    _head_bytes = _body_bytes = _unsent_bytes = _dropped_bytes = _unread_before = 0
-    _request: Request | None = None
-    """The request that is received, waits or is answered."""
+    # The attributes that a refusal reads and writes are slots, in one block of memory. In the dictionaries of thousands of
+    # instances each attribute would cost a cache miss or two, and all of them as much as the system calls.
+    __slots__ = (
+        "_answers", "_gateway", "_in_body", "_in_head", "_is_shutting_down", "_request", "_unsent_bytes", "deadline",
+        "loop", "refused_at", "server_state", "timeout_keep_alive", "transport",
+    )  # fmt: skip
+    _has_begun = _close_after_body = False
+    """A request began in the data that is parsed now; the connection closes when the body of a refused request has
+    arrived."""
+    _head_bytes = _body_bytes = _dropped_bytes = _unread_before = 0
     _receiving: Request | None = None
-    """The request whose head was parsed last; it may be behind others in `_later`, or refused already."""
+    """The request whose head was parsed last. It may wait behind others in `_later`, or be refused already."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._gateway: Any = self.app
         self._admission: Admission = self._gateway.admission
+        self._answers = self._admission.answers
+        self.deadline = 0.0
+        """When the event loop's clock passes it, `time_out` is called."""
+        self.refused_at = float("-inf")
+        """When admission last refused a request of this connection."""
+        self._in_head = self._in_body = self._is_shutting_down = False
+        self._unsent_bytes = 0
+        """0 unless the transport has paused writing."""
+        self._request: Request | None = None
+        """The request that is received, waits or is answered."""
         self._later: deque[Request] = deque()
-        self._unparsed: Unparsed | None = None
-        self._place: Place | None = None
-        """Of the request that is being parsed, if it has waited unparsed."""
+        """Requests that the client sent before the answer to `_request` (pipelining)."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP's is one
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # narrower: TCP has one
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.deadline = self.loop.time() + HEAD_SECONDS
@@ -77,8 +87,6 @@ class Protocol(HttpToolsProtocol):
         self._admission.disconnect(self)
         if self._request is not None:
             self._request.lose()
-        if self._unparsed is not None:
-            self._unparsed.is_gone = True
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -92,39 +100,23 @@ class Protocol(HttpToolsProtocol):
             self.deadline = self.loop.time() + self.timeout_keep_alive
 
     def data_received(self, data: bytes) -> None:
-        if self._unparsed is not None:
-            self._unparsed.rest += data
-            if len(self._unparsed.rest) > HEAD_BYTES:
-                self.flow.pause_reading()
-        elif self._admission.answers.is_busy and self._is_idle and (unparsed := Unparsed.of(self, data)):
-            self._unparsed, self.deadline = unparsed, NEVER
-            self._admission.answers.arrive(unparsed)
+        answers = self._answers
+        if answers.is_overloaded and self._is_idle and (head := usual_head(data)) and (refusal := answers.shed(self)):
+            self._refuse_unparsed(head, refusal)
         else:
             self._parse(data)
 
-    def parse(self, unparsed: Unparsed, place: Place) -> None:
-        """Parses a request that has waited unparsed, and starts it."""
-        self._unparsed, self._place = None, place
-        self.flow.resume_reading()
-        self._parse(unparsed.data + unparsed.rest)
-        if self._place is not None:  # the request was refused, or is not HTTP
-            self._place.release()
-            self._place = None
-
-    def refuse_unparsed(self, unparsed: Unparsed, refusal: Refusal) -> None:
-        self._unparsed = None
-        if self.flow.write_paused:
+    def _refuse_unparsed(self, head: Head, refusal: Refusal) -> None:
+        """Kept short: in an overload, a worker does little else."""
+        if self._unsent_bytes:
             self.transport.abort()
             return
-        self.server_state.total_requests += 1
-        self._gateway.count_refusal(unparsed.path, unparsed.started)
-        self._write(Reply.refused(refusal), unparsed.id, keep=not self._leaving)
-        self.deadline = self.loop.time() + self.timeout_keep_alive
-        if self._leaving:
+        reply = self._gateway.reply_unparsed(refusal, head.path)
+        headers = self._gateway.encode_headers(self.server_state.default_headers, head.origin)
+        self.transport.write(reply.encode(headers, head.id or new_request_id(), not self._is_shutting_down))
+        self.deadline = self.refused_at + self.timeout_keep_alive
+        if self._is_shutting_down:
             self.transport.close()
-        elif unparsed.rest:
-            self.flow.resume_reading()
-            self.data_received(unparsed.rest)
 
     @property
     def _is_idle(self) -> bool:
@@ -141,7 +133,7 @@ class Protocol(HttpToolsProtocol):
                     data = self._without_upgrade() + data[upgrade.args[0] :]
         except httptools.HttpParserError:
             if not self.transport.is_closing():
-                self._hang_up(Refusal("bad_http", "the request is not HTTP/1.1: it cannot be parsed"))
+                self._hang_up(Refusal("bad_http", "the request cannot be parsed as HTTP/1.0 or HTTP/1.1"))
             return
         if self._in_head and not self._has_begun:
             self._head_bytes += len(data)
@@ -159,7 +151,7 @@ class Protocol(HttpToolsProtocol):
         self._in_head, self._in_body, self._dropped_bytes = False, True, 0
         self.deadline = self.loop.time() + self._gateway.body_seconds
         version = self.parser.get_http_version()
-        keep_alive = version != "1.0" and self.parser.should_keep_alive() and not self._leaving
+        keep_alive = version != "1.0" and self.parser.should_keep_alive() and not self._is_shutting_down
         method, target = self.parser.get_method().decode("ascii"), origin_form(self.url)
         request = Request(self, method, target, version, self.headers, keep_alive, self.expect_100_continue)
         self._receiving = request
@@ -217,23 +209,22 @@ class Protocol(HttpToolsProtocol):
         """Called for every request, in order, when its head is complete and earlier requests are answered."""
         self._request = request
         try:
-            self._gateway.screen(request)
+            early = self._gateway.screen(request)
         except Exception as error:  # the parser would report our own error as the client's
             if not isinstance(error, Refusal):
                 LOG.exception("screening %s failed", request.target)
             self.refuse(request, refusal_for(error))
             return
-        if request.is_complete:
+        if early is not None:
+            self._reply_early(request, early, closes=False)
+        elif request.is_complete:
             self._arrive(request)
         elif request.expects_continue:
             request.expects_continue = False
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _arrive(self, request: Request) -> None:
-        if self._place is not None:  # the request has waited unparsed
-            request.place, self._place = self._place, None
-            self.start(request)
-        elif lane := self._gateway.lane(request):
+        if lane := self._gateway.lane_for(request):
             lane.arrive(request)
         else:
             self.start(request)
@@ -241,7 +232,7 @@ class Protocol(HttpToolsProtocol):
     def start(self, request: Request) -> None:
         """Makes the request a task. From now on its body does not count against the budget."""
         self._release_body()
-        if self._gateway.answers(request):
+        if self._gateway.is_answered_here(request):
             task = self.loop.create_task(self._gateway.answer(request))
             task.add_done_callback(self.tasks.discard)
             self.tasks.add(task)
@@ -258,28 +249,37 @@ class Protocol(HttpToolsProtocol):
             return
         if self.cycle is not None:  # an ASGI route that failed
             self.cycle.response_started = self.cycle.response_complete = True
-        self._write(reply, request.id, request.keep_alive, request.method)
+        self._write(reply, request.id.encode(), request.keep_alive, request.method, request.named.get(b"origin"))
         if not request.keep_alive:
             self.transport.close()
         self.on_response_complete()
 
     def refuse(self, request: Request, refusal: Refusal) -> None:
-        """Answers a request that does not run. Aborts the connection if the client does not read, or waits for others."""
+        """Answers a request that does not run.
+
+        Aborts the connection instead if the client does not read its answers, or if earlier requests of the connection are
+        not answered yet: answers have the order of requests.
+        """
         if self.flow.write_paused or request is not self._request:
             self.transport.abort()
             return
+        self._reply_early(request, Reply.for_refusal(refusal), isinstance(refusal, HttpRefusal) and refusal.closes)
+
+    def _reply_early(self, request: Request, reply: Reply, closes: bool) -> None:
+        """Replies without a task, and drops the body, which may not have arrived yet."""
         request.is_refused, request.body = True, bytearray()
-        closes = isinstance(refusal, HttpRefusal) and refusal.closes
         keep = request.keep_alive and not request.expects_continue and not closes
-        reply = Reply.refused(refusal)
-        self._gateway.refused(request, reply)
-        self._write(reply, request.id, keep, request.method)
+        self._gateway.record_refusal(request, reply)
+        self._write(reply, request.id.encode(), keep, request.method, request.named.get(b"origin"))
         if not keep and (request.is_complete or request.expects_continue):
             self.transport.close()
         self._close_after_body = not keep
         self.on_response_complete()
 
     def cut_off(self, refusal: Refusal) -> None:
+        """Frees the bytes that the connection holds: refuses the body, or aborts if most of the bytes are an unread
+        answer.
+        """
         if self._unsent_bytes > self._body_bytes or self._receiving is None or self._receiving.is_refused:
             self._admission.hold(self, 0)
             self.transport.abort()
@@ -306,7 +306,7 @@ class Protocol(HttpToolsProtocol):
             self._unread_before, self.deadline = unread, self.loop.time() + UNREAD_SECONDS
 
     def shutdown(self) -> None:
-        self._leaving = True
+        self._is_shutting_down = True
         if self._request is None:
             self.loop.call_later(LAST_REQUEST_SECONDS, self._close_if_unused)
             return
@@ -316,7 +316,7 @@ class Protocol(HttpToolsProtocol):
         self.loop.call_later(LAST_BODY_SECONDS, self._refuse_incomplete)
 
     def _close_if_unused(self) -> None:
-        if self._request is None and self._unparsed is None and not self.transport.is_closing():
+        if self._request is None and not self.transport.is_closing():
             self.transport.close()
 
     def _refuse_incomplete(self) -> None:
@@ -325,25 +325,25 @@ class Protocol(HttpToolsProtocol):
 
     def _give_up(self, code: Code, message: str) -> None:
         """Refuses the request whose body has not arrived, and closes the connection."""
-        assert self._request is not None  # noqa: S101  # both callers have looked
+        assert self._request is not None  # noqa: S101  # both callers have checked
         self.refuse(self._request, HttpRefusal(code, message, closes=True))
         self.transport.close()
 
     def _hang_up(self, refusal: Refusal) -> None:
         name = new_request_id()
-        LOG.warning("closed a connection: %s", refusal, extra={"request_id": name})
-        self._write(Reply.refused(refusal), name, keep=False)
+        LOG.warning("closed a connection: %s", refusal, extra={"request_id": name.decode()})
+        self._write(Reply.for_refusal(refusal), name, keep=False)
         self.transport.close()
 
-    def _write(self, reply: Reply, request_id: str, keep: bool, method: str = "") -> None:
-        headers = self._gateway.encode_headers(self.server_state.default_headers)
+    def _write(self, reply: Reply, request_id: bytes, keep: bool, method: str = "", origin: bytes | None = None) -> None:
+        headers = self._gateway.encode_headers(self.server_state.default_headers, origin)
         data, unsent = reply.encode(headers, request_id, keep, method != "HEAD"), self._unsent_bytes
         self.transport.write(data)
         if self.flow.write_paused:  # the transport keeps all of it until the last byte is sent
             self._hold(self._body_bytes, unsent + len(data))
 
     def _without_upgrade(self) -> bytes:
-        """The head that was just parsed, for a parser that has not seen it."""
+        """Makes a new parser, and returns the head that was just parsed, without `Upgrade`, for it."""
         method, version = self.parser.get_method(), self.parser.get_http_version()
         if method == b"CONNECT":
             raise httptools.HttpParserError("CONNECT")

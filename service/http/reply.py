@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 from dataclasses import dataclass, field, replace
-from weakref import WeakKeyDictionary
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -27,33 +26,27 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
     error: str | None = None
     """The code of the error, for the log."""
-    _head: bytes | None = None
+    _head: bytes = b""
+    _encoded_with: bytes | None = None
+    """The default headers that `_head` contains. `_head` is kept because an overload sends the same reply to many
+    clients."""
 
     @classmethod
-    def refused(cls, refusal: Refusal) -> Reply:
-        """Made once per refusal: in an overload, one refusal is sent to many clients."""
-        reply = _REPLIES.get(refusal)
-        if reply is None:
-            content = orjson.dumps(refusal.body(), default=str)
-            reply = cls(STATUS[refusal.code], content, headers=headers_for(refusal), error=refusal.code)
-            _REPLIES[refusal] = reply
-        return reply
+    def for_refusal(cls, refusal: Refusal) -> Reply:
+        content = orjson.dumps(refusal.body(), default=str)
+        return cls(STATUS[refusal.code], content, headers=headers_for(refusal), error=refusal.code)
 
     async def compressed(self) -> Reply:
         in_thread = len(self.content) >= THREAD_FROM_BYTES
         content = await asyncio.to_thread(gzip.compress, self.content, 1) if in_thread else gzip.compress(self.content, 1)
         headers = self.headers | {"content-encoding": "gzip", "vary": "accept-encoding"}
-        return replace(self, content=content, headers=headers, _head=None)
+        return replace(self, content=content, headers=headers)
 
-    def encode(self, default_headers: bytes, request_id: str, keep_alive: bool, with_content: bool = True) -> bytes:
+    def encode(self, default_headers: bytes, request_id: bytes, keep_alive: bool, with_content: bool = True) -> bytes:
         """One packet: status line, headers and content."""
-        if self._head is None:
+        if self._encoded_with is not default_headers:
             more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
-            self._head = f"content-type: {self.media_type}\r\ncontent-length: {len(self.content)}\r\n{more}".encode()
+            head = f"content-type: {self.media_type}\r\ncontent-length: {len(self.content)}\r\n{more}x-request-id: "
+            self._encoded_with, self._head = default_headers, STATUS_LINE[self.status] + default_headers + head.encode()
         end = b"" if keep_alive else b"connection: close\r\n"
-        content = self.content if with_content else b""
-        parts = STATUS_LINE[self.status], default_headers, self._head, request_id.encode(), end, content
-        return b"%b%b%bx-request-id: %b\r\n%b\r\n%b" % parts
-
-
-_REPLIES: WeakKeyDictionary[Refusal, Reply] = WeakKeyDictionary()
+        return b"%b%b\r\n%b\r\n%b" % (self._head, request_id, end, self.content if with_content else b"")

@@ -1,4 +1,4 @@
-"""An HTTP request, as the protocol, admission and the gateway pass it on: parsed, or still the bytes it came in."""
+"""An HTTP request, as the protocol, admission and the gateway share it; and `Head`, all that an early refusal needs."""
 
 from __future__ import annotations
 
@@ -7,22 +7,31 @@ import random
 import re
 import time
 import zlib
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from service.admission import Place
+from service.admission import Slot
 from service.errors import Refusal
 
 if TYPE_CHECKING:
     from service.http.protocol import Protocol
 
-UNPARSED_BYTES = 8192
+USUAL_BYTES = 8192
+"""Largest usual request: see `Head`."""
 UPGRADE_HEADERS = {b"upgrade", b"http2-settings", b"connection"}
 _NO_QUALITY = rb"\s*;\s*q=0(\.0*)?\s*(,|$)"
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_START = re.compile(rb"POST (/predict|/embed) HTTP/1\.1\r\n")
+_LENGTH = re.compile(rb"\ncontent-length: *(\d{1,4})\r\n", re.IGNORECASE)
+_ID = re.compile(rb"\nx-request-id: *([A-Za-z0-9._:-]{1,128})\r\n", re.IGNORECASE)
+_ORIGIN = re.compile(rb"\norigin: *(\S+)\r\n", re.IGNORECASE)
+_UNUSUAL = re.compile(
+    rb"\n(?:transfer-encoding|upgrade|expect|connection|content-length: *\d+\r\n(?s:.*)\ncontent-length)", re.IGNORECASE
+)
 
 
 class Request:
@@ -30,7 +39,7 @@ class Request:
 
     __slots__ = (
         "_gone", "_id", "arrived", "body", "connection", "expects_continue", "headers", "is_complete", "is_gone",
-        "is_refused", "keep_alive", "key", "method", "named", "path", "place", "started", "target", "version",
+        "is_refused", "keep_alive", "key", "method", "named", "path", "slot", "started", "target", "version",
     )  # fmt: skip
 
     def __init__(
@@ -51,7 +60,7 @@ class Request:
         self.started, self.arrived = time.perf_counter(), 0.0
         path = target.partition(b"?")[0].decode("latin-1")
         self.path = unquote(path) if "%" in path else path
-        self.place = Place(None)
+        self.slot = Slot(None)
         self.key: str | None = None
         """The name of the API key in the log."""
         self._id: str | None = None
@@ -59,10 +68,10 @@ class Request:
 
     @property
     def id(self) -> str:
-        """The client's, if it is valid."""
+        """The id that the client sent, if it is valid, else a new one."""
         if self._id is None:
             name = self.named.get(b"x-request-id", b"")
-            self._id = name.decode() if _REQUEST_ID.fullmatch(name) else new_request_id()
+            self._id = (name if _REQUEST_ID.fullmatch(name) else new_request_id()).decode()
         return self._id
 
     def content(self, limit: int) -> bytes | bytearray:
@@ -75,8 +84,8 @@ class Request:
         accepted = self.named.get(header, b"")
         return value in accepted and not (b"q=0" in accepted and re.search(re.escape(value) + _NO_QUALITY, accepted))
 
-    def start(self, place: Place) -> None:
-        self.place = place
+    def start(self, slot: Slot) -> None:
+        self.slot = slot
         self.connection.start(self)
 
     def refuse(self, refusal: Refusal) -> None:
@@ -89,57 +98,43 @@ class Request:
             await self._gone.wait()
 
     def lose(self) -> None:
-        """The client has closed the connection."""
+        """Called when the client has closed the connection: wakes the task that waits in `gone`."""
         self.is_gone = True
         if self._gone is not None:
             self._gone.set()
 
 
-class Unparsed:
-    """A request in one packet that waits as the bytes it came in, so that refusing it does not need parsing."""
+class Head(NamedTuple):
+    """The head of a usual request of /predict or /embed: HTTP/1.1, a small body of known length, no optional feature of
+    HTTP.
+    """
 
-    __slots__ = ("arrived", "connection", "data", "is_gone", "is_refused", "path", "rest", "started")
-    _HEAD = re.compile(rb"POST (/predict|/embed) HTTP/1\.1\r\n")
-    _LENGTH = re.compile(rb"\ncontent-length: *(\d{1,4})\r\n", re.IGNORECASE)
-    _ID = re.compile(rb"\nx-request-id: *([A-Za-z0-9._:-]{1,128})\r\n", re.IGNORECASE)
-    _UNUSUAL = re.compile(
-        rb"\n(?:transfer-encoding|upgrade|expect|connection|content-length: *\d+\r\n(?s:.*)\ncontent-length)", re.IGNORECASE
-    )
-
-    def __init__(self, connection: Protocol, data: bytes, path: str) -> None:
-        self.connection, self.data, self.path = connection, data, path
-        self.rest = b""
-        """Bytes that arrived after it."""
-        self.is_gone = self.is_refused = False
-        self.arrived, self.started = 0.0, time.perf_counter()
-
-    @classmethod
-    def of(cls, connection: Protocol, data: bytes) -> Unparsed | None:
-        """None if the data is anything but one whole, usual request: then it is parsed at once."""
-        if len(data) > UNPARSED_BYTES or not (start := cls._HEAD.match(data)):
-            return None
-        end = data.find(b"\r\n\r\n") + 4
-        head = data[:end]
-        length = cls._LENGTH.search(head)
-        if length is None or len(data) != end + int(length[1]) or cls._UNUSUAL.search(head):
-            return None
-        return cls(connection, data, start[1].decode())
-
-    @property
-    def id(self) -> str:
-        name = self._ID.search(self.data)
-        return name[1].decode() if name else new_request_id()
-
-    def start(self, place: Place) -> None:
-        self.connection.parse(self, place)
-
-    def refuse(self, refusal: Refusal) -> None:
-        self.is_refused = True
-        self.connection.refuse_unparsed(self, refusal)
+    path: str
+    body_bytes: int
+    id: bytes | None
+    """The request id that the client sent, if it is valid."""
+    origin: bytes | None
 
 
-def new_request_id() -> str:
-    return f"{random.getrandbits(64):016x}"  # no secret
+def usual_head(data: bytes) -> Head | None:
+    """The head of the request in `data`. None unless `data` is exactly one complete, usual request."""
+    end = data.find(b"\r\n\r\n") + 4
+    if len(data) <= USUAL_BYTES and (head := _usual_head(data[:end])) and len(data) == end + head.body_bytes:
+        return head
+    return None
+
+
+@lru_cache(maxsize=256)  # the requests of a client have few different heads
+def _usual_head(head: bytes) -> Head | None:
+    start, length = _START.match(head), _LENGTH.search(head)
+    if start is None or length is None or _UNUSUAL.search(head):
+        return None
+    name, origin = _ID.search(head), _ORIGIN.search(head)
+    return Head(start[1].decode(), int(length[1]), name and name[1], origin and origin[1])
+
+
+def new_request_id() -> bytes:
+    return b"%016x" % random.getrandbits(64)  # not a secret
 
 
 def _unzip(body: bytes | bytearray, limit: int) -> bytes:
@@ -173,7 +168,7 @@ def head_without_upgrade(method: bytes, target: bytes, version: str, headers: li
 
 
 def asgi_cycle(protocol: Protocol, request: Request) -> RequestResponseCycle:
-    """What uvicorn runs an ASGI application with, for one request."""
+    """The object with which uvicorn runs an ASGI application for one request."""
     scope: Any = {
         "type": "http",
         "asgi": {"version": protocol.asgi_version, "spec_version": "2.3"},

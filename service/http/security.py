@@ -1,4 +1,7 @@
-"""Authorization: API keys for all paths but the public ones, the admin token for /admin. Keys are never logged."""
+"""Authorization: API keys for all paths but the public ones, write keys for POST /graph, the admin token for /admin.
+
+Keys are never logged.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from service.settings import Settings
 
 _CHALLENGE = {"www-authenticate": "Bearer"}
 PUBLIC = {"/", "/health/live", "/health/ready", "/metrics", "/docs", "/docs/oauth2-redirect", "/openapi.json"}
-PUBLIC_FOLDER = "/docs-assets/"
+CHANGES = "/graph"
+"""The route whose POST changes the graph."""
+PUBLIC_FOLDERS = ("/docs-assets/", "/console/")
 
 
 class Security:
@@ -19,19 +24,24 @@ class Security:
 
     def __init__(self, settings: Settings) -> None:
         # Digests have one length, so that the time of a comparison does not reveal the length of a key.
-        self._keys = [_digest(key.encode()) for key in settings.api_keys]
+        self._write_keys = [_digest(key.encode()) for key in settings.write_keys]
+        self._keys = [*map(_digest, map(str.encode, settings.api_keys)), *(self._write_keys if settings.api_keys else ())]
         self._admin = None if settings.admin_token is None else _digest(settings.admin_token.encode())
 
-    def check(self, path: str, authorization: bytes | None) -> str | None:
+    def check(self, path: str, authorization: bytes | None, method: str = "GET") -> str | None:
         """Returns the first 8 hex digits of the key's hash, for the log; None if the path needs no key.
 
-        Raises Refusal: 401 where a key is missing, 403 where it is wrong, 404 where /admin is off.
+        Raises Refusal: 401 where a key is missing, 403 where it is wrong, 404 where /admin or POST /graph is off.
         """
         if path.startswith("/admin"):
             if self._admin is None:
                 raise Refusal("not_found", "the admin endpoints are off: SGF_ADMIN_TOKEN is not set")
             return self._compare(authorization, [self._admin])
-        if self._keys and path not in PUBLIC and not path.startswith(PUBLIC_FOLDER):
+        if path == CHANGES and method == "POST":
+            if not self._write_keys:
+                raise Refusal("not_found", "the graph cannot be changed here: SGF_WRITE_KEYS is not set")
+            return self._compare(authorization, self._write_keys)
+        if self._keys and path not in PUBLIC and not path.startswith(PUBLIC_FOLDERS):
             return self._compare(authorization, self._keys)
         return None
 

@@ -23,7 +23,9 @@ Time = Annotated[str, AfterValidator(_check_time)]
 
 
 class Job(BaseModel):
-    """Immutable; use `model_copy` for changes. Other programs may write to Redis: what becomes a path is validated."""
+    """Immutable; `model_copy` makes changed copies. Fields that become paths are validated: other programs may write to
+    Redis.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -44,12 +46,13 @@ class Job(BaseModel):
     version: int | None = Field(default=None, description="the version that the job published")
     snapshot: str | None = None
     scores: dict[str, Any] | None = None
-    verdict: dict[str, Any] | None = Field(default=None, description="of the gate, with its numbers")
+    verdict: dict[str, Any] | None = Field(default=None, description="the verdict of the gate, with its numbers")
     live: bool = Field(default=False, description="whether the version went live")
     error: str | None = None
     cancel_requested: bool = False
     given_up: bool = Field(
-        default=False, description="the worker was lost; `version` and `live` are what its training did nevertheless"
+        default=False,
+        description="the job was abandoned because its worker was lost; its training may still set `version` and `live`",
     )
 
     @classmethod

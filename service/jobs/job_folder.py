@@ -15,7 +15,7 @@ from model_store.versions.locks import exclusive_unless_held
 from service.settings import Settings
 
 FOLDER = ".jobs"  # in the store; not a valid name of a model
-FENCING_FILE = "permit"  # of a worker's training, which publishes and goes live only while this file exists
+FENCING_FILE = "permit"  # a training of `sgf-worker` publishes and activates only while this file exists
 TAIL_BYTES, TAIL_LINES = 8192, 40
 _QUOTED = r"""(?<=['"])/[^'"\n]+(?=['"])"""
 _BARE = r"""(?<![\w./])(?:/[^\s/:'"]+)+"""
@@ -45,7 +45,7 @@ class JobFolder:
             file.seek(position)
             complete, newline, _incomplete = file.read().rpartition(b"\n")
             position += len(complete + newline)
-            # An empty line follows a line that a full disk truncated.
+            # After a line that a full disk truncated there is an empty line.
             lines = [self._redaction.line(line.decode(errors="replace")) for line in complete.split(b"\n") if line]
         return lines, position
 
@@ -68,7 +68,9 @@ class Redaction:
         return _PATH.sub(lambda path: f".../{path.group().rpartition('/')[2]}", self._roots.sub("...", text))
 
     def line(self, line: str) -> str:
-        """Redacts each string of a JSON line. In the raw line, the `n` of an escaped newline would hide a path after it."""
+        """Redacts each string of a JSON line. Not the raw line: there, a path after an escaped newline follows the letter n,
+        and the pattern does not match it.
+        """
         try:
             json.loads(line)
         except (ValueError, RecursionError):  # a full disk truncated the line

@@ -1,6 +1,4 @@
-"""Submits, cancels and advances jobs. Among all service workers that share a store, one thread, the leader, advances the
-jobs.
-"""
+"""Submits, cancels and advances jobs. Of all workers on a store, one thread, the leader, advances the jobs."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from model_store.versions.locks import exclusive_unless_held
+from service.jobs.compaction import AutomaticCompaction, Overlay
 from service.jobs.job import Job, State
 from service.jobs.job_folder import FOLDER
 from service.jobs.ledger import JobsUnavailable, Ledger
@@ -24,14 +23,19 @@ from service.telemetry.metrics import Metrics
 LOG = logging.getLogger("service.jobs")
 # The name of earlier releases: with a new one, old and new workers could each elect a leader during an upgrade.
 LEADER_LOCK = "attendant.lock"
-BUSY_SECONDS, IDLE_SECONDS, MEASURE_SECONDS, ELECTION_SECONDS = 0.1, 0.5, 0.5, 1.0
+BUSY_SECONDS, IDLE_SECONDS = 0.1, 0.5
+"""Time between two steps of the leader, while a training runs and otherwise."""
+MEASURE_SECONDS, ELECTION_SECONDS = 0.5, 1.0
+"""Time between two updates of the metrics, and between two attempts to become the leader."""
 
 
 class JobService:
     """One instance per service worker. Only the leader's instance advances jobs; the others submit, cancel and read."""
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, overlay: Callable[[], Overlay | None] = lambda: None) -> None:
+        """`overlay`: see `AutomaticCompaction`."""
         self._metrics = metrics
+        self._compaction = AutomaticCompaction(settings, self.submit, overlay)
         self._counted: set[tuple[str, str]] = set()
         self._measure_at = 0.0
         self.ledger: Ledger
@@ -61,6 +65,7 @@ class JobService:
         if busy and time.monotonic() < self._measure_at:
             return True
         self._measure_at = time.monotonic() + MEASURE_SECONDS
+        self._compaction.step()
         jobs = self.ledger.jobs()
         self._metrics.retrain_workers.set(self.ledger.workers())
         self._metrics.retrain_waiting.set(sum(job.state == "queued" for job in jobs))
@@ -114,7 +119,7 @@ class Leader:
                     while elected and not self._stopping.is_set():
                         self._stopping.wait(self._advance())
             except OSError as error:
-                LOG.warning("cannot lock the jobs of the store (%s); retrying in %g s", error, ELECTION_SECONDS)
+                LOG.warning("cannot lock the leader file of the jobs (%s); retrying in %g s", error, ELECTION_SECONDS)
             self._stopping.wait(ELECTION_SECONDS)
 
     def _advance(self) -> float:
@@ -123,7 +128,7 @@ class Leader:
             busy = self._service.advance()
         except Exception as error:  # a defect or a failing disk must not end the thread
             expected = isinstance(error, JobsUnavailable)
-            LOG.warning("jobs: %s; retrying in %g s", error, self._backoff.grow(), exc_info=not expected)
+            LOG.warning("jobs do not advance: %s; retrying in %g s", error, self._backoff.grow(), exc_info=not expected)
             return self._backoff.seconds
         self._backoff.reset()
         return BUSY_SECONDS if busy else IDLE_SECONDS

@@ -17,6 +17,7 @@ from typing import Any
 from service.jobs.job import Job, State
 
 KEPT_JOBS = 200
+"""The ledger keeps the records of this many jobs."""
 
 
 class JobError(Exception):
@@ -25,7 +26,7 @@ class JobError(Exception):
         self.details = details
 
 
-class InvalidSubmission(JobError): ...  # noqa: N818  # named as the errors of model_store are
+class InvalidSubmission(JobError): ...  # noqa: N818  # no suffix Error, as in model_store.errors
 
 
 class UnknownJob(JobError): ...  # noqa: N818
@@ -64,7 +65,7 @@ class Ledger(ABC):
 
     @abstractmethod
     def report(self, job: Job, lines: list[str], log_tail: str) -> bool:
-        """Writes the state of a running job with all its events. Returns whether its training must stop."""
+        """Writes the state of a running job and all its events so far. Returns True if its training must stop."""
 
     @abstractmethod
     def workers(self) -> int:
@@ -125,6 +126,6 @@ def check_addition(job: Job, key: str | None, same_key: Job | None, active: Job 
     if same_key is not None and same_key.request != job.request:
         raise JobConflict(f"the key {key!r} was used for another request", job=same_key.id)
     if same_key is None and active is not None and active.active:
-        message = f"job {active.id} of {job.model} is not done yet; a model has one job at a time"
-        raise JobConflict(message, job=active.id)
+        rule = "a model has one job at a time: wait for its end, or cancel it"
+        raise JobConflict(f"job {active.id} of {job.model} is {active.state}; {rule}", job=active.id)
     return same_key

@@ -45,7 +45,7 @@ class RedisLedger(Ledger):
         """`worker` is the name under which the calling process announces itself when it claims or reports a job."""
         timeouts = {"socket_timeout": TIMEOUT_SECONDS, "socket_connect_timeout": TIMEOUT_SECONDS}
         options = {"decode_responses": True, "encoding_errors": "replace", **timeouts, **connection_options(settings)}
-        # One retry, at once: the server may have closed an idle connection.
+        # One immediate retry: the server may have closed an idle connection.
         self._redis: Any = Redis.from_url(retry=Retry(NoBackoff(), 1), **options)
         self._worker = worker
         self._invalid: set[str] = set()
@@ -94,7 +94,7 @@ class RedisLedger(Ledger):
         return super().claim()
 
     def report(self, job: Job, lines: list[str], log_tail: str) -> bool:
-        """A heartbeat with the whole state of the job, which restores what Redis has lost.
+        """A heartbeat with the complete state of the job, so that it also restores a record that Redis has lost.
 
         Returns True if a cancel was requested, or if the job was abandoned and does not belong to this worker any more.
         """
@@ -191,7 +191,7 @@ def _active(job: Job) -> str:
 
 
 def _write(pipe: Any, job: Job, holder: str | None) -> None:
-    """`holder` is the id in the model's active key, which another job may have taken after Redis lost its data."""
+    """`holder`: the job id in the active key of the model. It may be another job if Redis has lost its data meanwhile."""
     pipe.set(_record(job.id), job.model_dump_json(), ex=None if job.active else KEPT_SECONDS)
     pipe.zadd(ORDER, {job.id: datetime.fromisoformat(job.submitted_at).timestamp()})
     if job.active and holder in (None, job.id):

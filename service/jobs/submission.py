@@ -6,9 +6,19 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from model_store.run_contract import Activation, Overrides, dataset_descriptions, override_flag, recipe_names
+from model_store.run_contract import (
+    Activation,
+    Overrides,
+    Processes,
+    dataset_descriptions,
+    override_flag,
+    recipe_names,
+)
 from service.jobs.job import Job
 from service.jobs.ledger import InvalidSubmission
+
+LIVE = "live"
+LIVE_OR_PATH = "a graph.npz or a folder, relative to SGF_DATA_ROOT; or live: the live graph"
 
 
 class Submission(BaseModel):
@@ -21,7 +31,7 @@ class Submission(BaseModel):
     )
 
     dataset: str | None = Field(default=None, max_length=64, description="a data set by its name")
-    data: str | None = Field(default=None, max_length=1024, description="a graph.npz or a folder, relative to SGF_DATA_ROOT")
+    data: str | None = Field(default=None, max_length=1024, description=LIVE_OR_PATH)
     recipe: str | None = Field(
         default=None, max_length=64, description="name of a recipe: its settings, and by default its data set"
     )
@@ -29,16 +39,20 @@ class Submission(BaseModel):
     warm_start: bool = Field(default=False, description="start from the live weights where shapes match")
     refresh: bool = Field(default=False, description="publish the live weights with this data, without training")
     activate: Activation = "if_better"
+    discard_changes: bool = Field(
+        default=False, description="activate although the live graph has changes that the data does not have"
+    )
+    processes: Processes = Field(
+        default=1, description="processes on the machine that trains, which share the work; training then needs batch_nodes"
+    )
 
     @classmethod
     def of(cls, job: Job) -> Submission:
-        """Parses the request in a job record. Raises InvalidSubmission if it is invalid, e.g. because another program wrote
-        it.
-        """
+        """Parses the request in a job record. Raises InvalidSubmission: another program or release may have written it."""
         try:
             return cls.model_validate(job.request)
         except ValueError:
-            message = "the job's request is not valid; another version of the service may have written it"
+            message = "the request in the job record is not valid; another release of the service may have written it"
             raise InvalidSubmission(message) from None
 
     @model_validator(mode="after")
@@ -49,13 +63,17 @@ class Submission(BaseModel):
             raise ValueError("expected dataset, data or recipe")
         if self.refresh and (self.warm_start or self.recipe or self.overrides != Overrides()):
             raise ValueError("a refresh trains nothing: it takes no recipe, overrides or warm_start")
+        # A recipe and the live version have settings of their own, which the training checks.
+        settings_known = self.recipe is None and self.data != LIVE
+        if self.processes > 1 and not self.refresh and settings_known and self.overrides.batch_nodes is None:
+            raise ValueError("several processes train in batches: expected overrides.batch_nodes, the nodes of a batch")
         return self
 
     def check(self, data_root: Path) -> None:
         """Raises InvalidSubmission for a recipe, data set or path that does not exist."""
         _check_name(self.recipe, recipe_names(), "recipe", "recipe")
         _check_name(self.dataset, list(dataset_descriptions()), "data set", "dataset")
-        if self.data is not None:
+        if self.data not in (None, LIVE):
             find_data(data_root, self.data)
 
     def arguments(self, data_root: Path) -> list[str]:
@@ -65,13 +83,17 @@ class Submission(BaseModel):
         self.check(data_root)
         arguments = ["refresh"] if self.refresh else ["--no-checkpoint"]
         if self.data is not None:
-            arguments.append(f"--data={find_data(data_root, self.data)}")
+            arguments.append(f"--data={LIVE if self.data == LIVE else find_data(data_root, self.data)}")
         elif self.dataset is not None:
             arguments.append(f"--dataset={self.dataset}")
         if self.recipe is not None:
             arguments.append(f"--recipe={self.recipe}")
+        if self.discard_changes:
+            arguments.append("--discard-changes")
         if self.warm_start:
             arguments.append("--warm-start")
+        if self.processes > 1:
+            arguments.append(f"--processes={self.processes}")
         overrides = self.overrides.model_dump(exclude_none=True)
         arguments += [f"{override_flag(name)}={value}" for name, value in overrides.items()]
         return [*arguments, f"--activate={self.activate}"]

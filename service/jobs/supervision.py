@@ -32,13 +32,18 @@ class Supervision:
 
     @classmethod
     def start(cls, job: Job, settings: Settings, tied: bool) -> Supervision:
-        """If the request is not valid any more, or no process starts, `.job` of the result has failed."""
+        """Starts the training of a job. If its request is no longer valid, or no process starts, the job has failed
+        (`.job`).
+
+        `tied`: see `TrainingProcess.start`.
+        """
         folder = JobFolder(settings, job.id)
         try:
-            arguments = Submission.of(job).arguments(settings.data_root)
+            submission = Submission.of(job)
+            arguments = submission.arguments(settings.data_root)
             arguments += [f"--store={settings.store.resolve()}", f"--model={job.model}", f"--job={job.id}"]
             arguments.append(f"--keep={settings.keep_versions}")
-            return cls(job, TrainingProcess.start(folder, arguments, settings, tied), settings)
+            return cls(job, TrainingProcess.start(folder, arguments, settings, tied, submission.processes), settings)
         except (JobError, OSError) as error:
             reason = f"the training did not start: {error.strerror}" if isinstance(error, OSError) else str(error)
             return cls(job.ended("failed", reason), TrainingProcess(folder), settings)
@@ -60,10 +65,13 @@ class Supervision:
         return self.job
 
     def stop(self, state: State, reason: str | None = None) -> None:
-        """Ends the training, which gives the job this state; `step` kills it after KILL_SECONDS. The first call counts."""
+        """Sends SIGTERM to the training, so that its job ends in this state; `step` kills it after KILL_SECONDS.
+
+        A second call has no effect.
+        """
         if self._stopping is None and self.job.active:
             self._stopping, self._kill_at = (state, reason), time.monotonic() + KILL_SECONDS
-            if self._training.alive():  # otherwise another process may have its id
+            if self._training.alive():  # the id of a dead process may belong to another process
                 self._training.signal(signal.SIGTERM)
 
     def _is_over_time(self) -> bool:

@@ -13,7 +13,7 @@ from service.jobs.training_process import TrainingProcess
 from service.settings import Settings
 
 LOG = logging.getLogger("service.jobs")
-REPORT_SECONDS = 0.25  # a report also reads whether to cancel, which may take two seconds in all
+REPORT_SECONDS = 0.25  # a report also finds requests to cancel, which must take less than 2 s in all
 RETRY_SECONDS = 2.0  # the service abandons the job of a worker after 10 s without a report
 
 
@@ -48,13 +48,13 @@ class Trainer:
 
     def _next_supervision(self) -> Supervision | None:
         for job in self._ledger.jobs() if self._adopts else []:
-            if job.state == "running":  # its leader died; its training may be alive
+            if job.state == "running":  # the earlier leader died; the training may be alive
                 return Supervision(job, TrainingProcess(JobFolder(self._settings, job.id)), self._settings)
         self._adopts = False  # reading all jobs in every idle step would cost milliseconds
         claimed = None if self._stopping else self._ledger.claim()
         if claimed is None:
             return None
-        self._adopts = not self._tied  # adopts this job too, should its start fail
+        self._adopts = not self._tied  # if the start raises, the next step adopts this job
         LOG.info("job %s of %s is training", claimed.id, claimed.model)
         return Supervision.start(claimed, self._settings, self._tied)
 
@@ -80,4 +80,4 @@ class Trainer:
         recorded = {job.id for job in self._ledger.jobs()}
         for path in (self._settings.store / FOLDER).iterdir():
             if path.is_dir() and path.name not in recorded and not JobFolder(self._settings, path.name).is_locked():
-                shutil.rmtree(path, ignore_errors=True)  # of a pruned job; a locked folder is that of a worker
+                shutil.rmtree(path, ignore_errors=True)  # its record was pruned; a locked folder has a living training

@@ -4,7 +4,7 @@ The process stays in the session of its parent: Linux divides processor time bet
 own session a training at idle priority would not yield to the service.
 
 The process inherits a locked file from its parent, and the kernel releases the lock when the process dies. So any process
-can tell whether the training is alive without trusting process ids, and can adopt it when its supervisor died.
+can tell whether the training is alive without trusting process ids, and can adopt it if its supervisor has died.
 
 Idle priority protects the service: while a training runs, p99 of /predict is 1.5 times that of a quiet machine
 (docs/benchmarks.md, retraining). Its cost: the kernel frees the memory of a killed process at the priority of the process,
@@ -40,8 +40,13 @@ class TrainingProcess:
         self._folder, self._process = folder, process
 
     @classmethod
-    def start(cls, folder: JobFolder, arguments: list[str], settings: Settings, tied: bool) -> TrainingProcess:
-        """`tied`: the training dies with the calling thread, and has a fencing file. Otherwise it can be adopted."""
+    def start(
+        cls, folder: JobFolder, arguments: list[str], settings: Settings, tied: bool, processes: int = 1
+    ) -> TrainingProcess:
+        """`tied`: the training dies with the calling thread, and has a fencing file. Otherwise it can be adopted.
+
+        `processes`: those of `--processes` in the arguments, which share the threads of a training. They die with it.
+        """
         folder.path.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "training", *arguments, "--quiet", f"--events={folder.events}"]
         command.append(f"--at-most={round(settings.training_seconds) + GRACE_SECONDS}")
@@ -57,7 +62,7 @@ class TrainingProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env=_environment(settings),
+                    env=_environment(settings, processes),
                     process_group=0,
                     pass_fds=(lock,),
                     preexec_fn=_die_with(os.getpid()) if tied else None,  # safe: a tied caller has one thread
@@ -70,7 +75,7 @@ class TrainingProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Of a dead training. None if it is unknown: the training was a child of another process."""
+        """The exit code of a dead training. None if it is unknown: the training was a child of another process."""
         if self._process is None:
             return None
         with suppress(subprocess.TimeoutExpired):  # the lock is released shortly before the exit code is available
@@ -99,17 +104,25 @@ class TrainingProcess:
             restore_priority(group)
 
     def _group(self) -> int | None:
-        """None if the supervisor died at once after the start: then the training ends at its time limit."""
+        """The process group of the training. None if the supervisor died just after the start: then the training ends at its
+        time limit.
+        """
         with suppress(OSError, ValueError):
             return int(self._folder.lock.read_text())
         return None
 
 
-def _environment(settings: Settings) -> dict[str, str]:
-    """The environment of the service without its settings, which contain secrets."""
+def _environment(settings: Settings, processes: int = 1) -> dict[str, str]:
+    """The environment of the service without its settings, which contain secrets, except those that a training needs."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SGF_", "PROMETHEUS_"))}
-    threads = settings.training_threads or max(1, len(os.sched_getaffinity(0)) // 2)
-    return environ | dict.fromkeys(THREAD_LIMITS, str(threads)) | {"SGF_DATA_ROOT": str(settings.data_root.resolve())}
+    threads = max(1, (settings.training_threads or len(os.sched_getaffinity(0)) // 2) // processes)
+    environ |= dict.fromkeys(THREAD_LIMITS, str(threads)) | {"SGF_DEVICE": settings.device}
+    environ["SGF_DATA_ROOT"] = str(settings.data_root.resolve())
+    if settings.graph_log == "redis":
+        environ |= {"SGF_GRAPH_LOG": "redis", "SGF_REDIS_URL": settings.redis_url or ""}
+        if settings.redis_password_file is not None:
+            environ["SGF_REDIS_PASSWORD_FILE"] = str(settings.redis_password_file.resolve())
+    return environ
 
 
 def _die_with(parent: int) -> Callable[[], None]:

@@ -9,66 +9,22 @@ job as failed; after a kill the service notices the missing heartbeat and report
 
 from __future__ import annotations
 
-import argparse
 import logging
-import os
 import signal
-import socket
 import sys
-import time
 from collections.abc import Sequence
-from contextlib import suppress
+from urllib.parse import urlsplit
 
-from service.jobs.ledger import JobsUnavailable
-from service.jobs.redis_ledger import RedisLedger
-from service.jobs.trainer import Trainer
-from service.redis_connection import Backoff
+from model_store.cli.parser import CommandParser, installed_version
+from model_store.cli.terminal import interruptible, print_error
 from service.settings import Settings, SettingsError
-from service.telemetry import logs
 
 LOG = logging.getLogger("service.worker")
-STEP_SECONDS, POLL_SECONDS = 0.1, 1.0
 
 
-class Worker:
-    def __init__(self, settings: Settings) -> None:
-        self._name = f"{socket.gethostname()}:{os.getpid()}"
-        self._ledger = RedisLedger(settings, self._name)
-        self._trainer = Trainer(settings, self._ledger, tied=True)
-        self._backoff = Backoff(1.0, 30.0)
-        self._stopped_by: str | None = None
-
-    def stop(self, number: int, _frame: object = None) -> None:
-        """A signal handler. It only sets a variable: the thread may hold any lock."""
-        self._stopped_by = signal.Signals(number).name
-
-    def run(self, burst: bool = False) -> None:
-        while True:
-            if self._stopped_by is not None:
-                self._trainer.stop(f"its worker was stopped ({self._stopped_by})")
-            try:
-                busy = self._trainer.step()
-            except JobsUnavailable as error:
-                LOG.warning("%s; retrying in %g s", error, self._backoff.grow())
-                self._pause(self._backoff.seconds)
-                continue
-            self._backoff.reset()
-            if not busy and (burst or self._stopped_by):
-                break
-            self._pause(STEP_SECONDS if busy else POLL_SECONDS)
-        with suppress(JobsUnavailable):  # then the announcement expires
-            self._ledger.withdraw(self._name)
-
-    def _pause(self, seconds: float) -> None:
-        """In short sleeps, because a signal does not end a sleep."""
-        end = time.monotonic() + seconds
-        time.sleep(STEP_SECONDS)
-        while self._stopped_by is None and time.monotonic() < end:
-            time.sleep(STEP_SECONDS)
-
-
+@interruptible("sgf-worker")
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("sgf-worker", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser("sgf-worker", description=__doc__)
     parser.add_argument("--burst", action="store_true", help="exit when no job waits")
     options = parser.parse_args(arguments)
     try:
@@ -76,14 +32,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if settings.redis_url is None:
             raise SettingsError("SGF_REDIS_URL is empty: there is no Redis to take jobs from")
     except SettingsError as error:
-        sys.stderr.write(f"sgf-worker: {error}\n")
+        print_error("sgf-worker", error)
         return 2
-    logs.set_up()
+    from service.jobs.training_worker import Worker  # imported late: --help must not wait for redis and pydantic
+    from service.telemetry import logs
+
+    writer = logs.set_up(settings.log_format)
+    if writer.text is not None:
+        writer.put([banner(settings, writer.text.style(f"sgf-worker {installed_version()}", "bold")).encode()])
     worker = Worker(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, worker.stop)
     worker.run(options.burst)
+    LOG.info("stopped")
     return 0
+
+
+def banner(settings: Settings, title: str) -> str:
+    address = urlsplit(settings.redis_url or "")
+    facts = {
+        "jobs": f"from Redis at {address.hostname or address.path}{f':{address.port}' if address.port else ''}",
+        "store": settings.store,
+        "data": settings.data_root,
+        "stop": "Ctrl-C; a running training is stopped and reported as failed",
+    }
+    return "\n".join(("", f"  {title}", "", *(f"  {name:11}{fact}" for name, fact in facts.items()), "", ""))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from service.settings import Settings
 
 LOG = logging.getLogger("service.jobs")
 ABANDONED_SECONDS = 10.0
+"""A job whose worker is silent for longer than this is abandoned."""
 
 
 class WorkerWatch:
@@ -25,10 +26,10 @@ class WorkerWatch:
         self._store_states: dict[str, object] = {}
 
     def step(self) -> bool:
-        """Returns False: the workers take the frequent steps."""
+        """Always returns False: the training workers supervise their trainings, so no frequent steps are needed here."""
         jobs, now = self._ledger.jobs(), time.monotonic()
         silent = [job for job in jobs if job.state == "running" and not self._ledger.has_heartbeat(job.id)]
-        # Measured from when this process noticed the silence: while Redis does not answer, heartbeats expire.
+        # Counted from when this process noticed the silence: heartbeats also expire while Redis cannot be reached.
         self._silent_since = {job.id: self._silent_since.get(job.id, now) for job in silent}
         for job in silent:
             if now - self._silent_since[job.id] > ABANDONED_SECONDS:

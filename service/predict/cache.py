@@ -21,6 +21,7 @@ from service.telemetry.metrics import Metrics
 LOG = logging.getLogger("service.predict.cache")
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 10.0
 PULSE_SECONDS = 5.0
+"""Time between two checks whether Redis answers."""
 MAX_WRITES = 64
 """Concurrent writes to Redis; further answers are not cached."""
 MAX_VALUE_BYTES = 1024 * 1024
@@ -126,7 +127,7 @@ class RedisCache:
             await self._client.aclose()
 
     async def watch(self) -> None:
-        """Keeps the gauge correct while no request uses the cache, until it is cancelled."""
+        """Keeps the gauge `sgf_cache_up` correct while no request uses the cache. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(PULSE_SECONDS)
             if self.available:

@@ -1,7 +1,7 @@
-"""A child process that computes expensive questions from the same memory-mapped snapshot.
+"""A child process that computes expensive batches from the same memory-mapped snapshot.
 
-A thread would do, but its numpy calls hold the interpreter for milliseconds, in which the event loop answers nothing. The
-process starts with the first expensive question and has a low priority. If it is killed, a new one computes the question
+Not a thread: its numpy calls would hold the interpreter lock for milliseconds, in which the event loop answers nothing. The
+process starts with the first expensive batch and has a low priority. If it is killed, a new process computes the batch
 again, once.
 """
 
@@ -17,22 +17,26 @@ import struct
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from model_store import StoreUnavailable
+from model_store.graph_log import LogAddress
 from service.engines.engine import engine_for
 from service.engines.served_model import ServedModel
-from service.predict.results import NodeResults
-from service.predict.rows import Rows, compute
+from service.predict.results import PartialResults
+from service.predict.rows import compute
 from service.settings import Backend
 
 LOG = logging.getLogger("service.predict.compute_process")
 NICENESS = 19
+SLICE_RECORDS = 256
 LENGTH = struct.Struct("<Q")
 START = "import sys; sys.path[:] = sys.argv[1:]; from service.predict.compute_process import main; main()"
 
 
 class ComputeProcessError(Exception):
-    """The process ended twice while it computed the same questions."""
+    """The process ended twice while it computed the same batch."""
 
 
 class ComputeProcess:
@@ -43,10 +47,13 @@ class ComputeProcess:
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
 
-    async def compute(self, model: ServedModel, questions: Sequence[Rows]) -> list[NodeResults | Exception]:
-        """As `rows.compute`, which the process calls. Raises ComputeProcessError."""
-        # Pickles travel between our own processes only.
-        message = pickle.dumps((model.snapshot.folder, model.version, model.engine.backend, questions))
+    async def compute(self, model: ServedModel, batch: Sequence[Any]) -> list[Any]:
+        """Calls `rows.compute` in the process: one result or exception per element of the batch. The elements are of one
+        class, which has a static method `compute(model, batch)`. Raises ComputeProcessError.
+        """
+        backend = model.engine.backend or "numpy"  # torch has none: such a batch reads the live graph, with numpy
+        # A pickle is safe here: only our own processes exchange them.
+        message = pickle.dumps(((model.snapshot.folder, model.version, backend, model.log), model.sequence, batch))
         for _attempt in range(2):
             if self._process is None:
                 await self._start()
@@ -57,7 +64,7 @@ class ComputeProcess:
                 return [_restored(answer) for answer in pickle.loads(await self._reader.readexactly(length))]  # noqa: S301
             except (asyncio.IncompleteReadError, ConnectionError):
                 status = self.stop()
-                LOG.warning("the compute process ended with status %s while it computed", status)
+                LOG.warning("the compute process ended with status %s during a batch", status)
         raise ComputeProcessError
 
     def stop(self) -> int | None:
@@ -80,39 +87,62 @@ def main() -> None:
     """Computes what arrives on standard input, a socket, until the worker closes it or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal: the worker ends this one
     os.nice(NICENESS)
-    model: ServedModel | None = None
+    opened: OpenedVersion | None = None
     with socket.socket(fileno=0) as connection, connection.makefile("rwb") as stream:
         while header := stream.read(LENGTH.size):
-            message = pickle.loads(stream.read(*LENGTH.unpack(header)))  # noqa: S301
+            source, sequence, batch = pickle.loads(stream.read(*LENGTH.unpack(header)))  # noqa: S301
             try:
-                model = _opened(model, *message[:3])
-                answers = compute(model, message[3])
+                if opened is None or opened.source != source:
+                    opened = OpenedVersion(source)
+                opened.follow(sequence)
+                answers = compute(opened.model, batch)
             except Exception as error:  # the worker raises it for the requests
-                answers = [error] * len(message[3])
+                opened, answers = None, [error] * len(batch)  # a change may have been applied in part
             data = pickle.dumps([_packed(answer) for answer in answers])
             stream.write(LENGTH.pack(len(data)) + data)
             stream.flush()
 
 
-def _opened(model: ServedModel | None, folder: Any, version: int, backend: Backend) -> ServedModel:
-    """The version in the folder, which the worker has verified and keeps open while it waits for the answer."""
-    from model_store import Snapshot
+class OpenedVersion:
+    """A version and its live graph. The worker has verified the version, and keeps it open while it waits for results."""
 
-    if model is not None and model.snapshot.folder == folder:
-        return model
-    with Snapshot.open(folder, verify="sizes") as snapshot:  # mapped arrays stay readable; pruning need not wait for us
-        return ServedModel(version, snapshot, engine_for(snapshot, backend, "cpu"), {})
+    def __init__(self, source: tuple[Path, int, Backend, LogAddress]) -> None:
+        from model_store import Snapshot
+
+        self.source = folder, version, backend, log = source
+        with Snapshot.open(folder, verify="sizes") as snapshot:  # mapped arrays stay readable; pruning need not wait for us
+            self.model = ServedModel(version, snapshot, engine_for(snapshot, backend, "cpu"), {}, log)
+        self._log = log.open()
+
+    def follow(self, sequence: int) -> None:
+        """Applies the changes up to `sequence`, which is that of the worker. Raises StoreError."""
+        live = self.model.live
+        while (behind := sequence - live.position.sequence) > 0:
+            records = self._log.read(live.position.sequence, min(behind, SLICE_RECORDS))
+            if not records:
+                raise StoreUnavailable(f"the graph log ends at sequence {live.position.sequence}, expected {sequence}")
+            live.follow(records)
 
 
-def _packed(answer: NodeResults | Exception) -> Any:
-    """Exceptions as parts: pickle would call their constructors with other arguments than ours take."""
-    return (type(answer), answer.args, answer.__dict__) if isinstance(answer, Exception) else answer
+class PackedError(NamedTuple):
+    """The parts of an exception: pickle would call its constructor with `args` only, which our exceptions do not accept."""
+
+    kind: type[Exception]
+    arguments: tuple[Any, ...]
+    attributes: dict[str, Any]
 
 
-def _restored(answer: Any) -> NodeResults | Exception:
-    if isinstance(answer, NodeResults):
+def _packed(answer: Any) -> Any:
+    if isinstance(answer, PartialResults):
+        return answer._replace(errors={position: _packed(error) for position, error in answer.errors.items()})
+    return PackedError(type(answer), answer.args, answer.__dict__) if isinstance(answer, Exception) else answer
+
+
+def _restored(answer: Any) -> Any:
+    if isinstance(answer, PartialResults):
+        return answer._replace(errors={position: _restored(error) for position, error in answer.errors.items()})
+    if not isinstance(answer, PackedError):
         return answer
-    kind, arguments, attributes = answer
-    error: Exception = kind.__new__(kind, *arguments)
-    error.__dict__.update(attributes)
+    error = answer.kind.__new__(answer.kind, *answer.arguments)
+    error.__dict__.update(answer.attributes)
     return error

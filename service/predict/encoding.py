@@ -7,9 +7,9 @@ then filled into a template of a row.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import orjson
@@ -26,63 +26,89 @@ Form = Literal["predictions", "embeddings", "npy"]
 Ids = Sequence[int | str]
 Columns = dict[bytes, Iterable[Any]]
 """Columns by the template of their field. A column has a JSON value, or a number, per node."""
-Part = tuple[Ids, NodeResults]
-"""Nodes, by the ids of the request, and their results."""
 
 
-def encode(model: ServedModel, question: Question, parts: Sequence[Part], form: Form) -> bytes:
+class Part(NamedTuple):
+    """The known or the new nodes of a question."""
+
+    ids: Ids
+    """The ids of all nodes, as in the request."""
+    results: NodeResults | None
+    """A row per node without an error; None if all have errors."""
+    errors: Mapping[int, Refusal]
+    """By position in `ids`, ascending."""
+
+
+def encode(model: ServedModel, question: Question, parts: Sequence[Part], form: Form, origin: Mapping[str, Any]) -> bytes:
+    """`origin`: the fields that name the version and the last change of the graph."""
     if form == "npy":
         buffer = io.BytesIO()
-        np.save(buffer, np.concatenate([results.embeddings for _, results in parts]).astype("<f4", copy=False))
+        embeddings = [part.results.embeddings for part in parts if part.results is not None]
+        np.save(buffer, np.concatenate(embeddings).astype("<f4", copy=False))
         return buffer.getvalue()
-    objects = []
-    for ids, results in parts:
-        columns = _nodes(ids)
+    objects: list[bytes] = []
+    for ids, results, errors in parts:
+        others = {position: _error(ids[position], refusal) for position, refusal in errors.items()} if errors else {}
+        if results is None:
+            objects += others.values()
+            continue
+        columns = _nodes([node for position, node in enumerate(ids) if position not in errors] if errors else ids)
         if form == "predictions":
             columns |= _TASK_COLUMNS[model.config.task](model, question, results)
         if form == "embeddings" or question.embeddings:
             columns[b'"embedding":[%b]'] = _rows(results.embeddings)
-        objects.append(_objects(columns, b',"exactness":"%b"' % results.exactness.encode()))
-    return b"".join((model.derive(_origin), b',"predictions":[', b",".join(objects), b"]}"))
-
-
-def check_finite(parts: Sequence[Part]) -> None:
-    """Raises Refusal (no_answer): JSON has no NaN and no infinity."""
-    for ids, results in parts:
-        row = results.first_row_not_finite()
-        if row is not None:
-            raise Refusal("no_answer", f"the model has no finite answer for node {ids[row]!r}", node=ids[row])
-
-
-def _origin(model: ServedModel) -> bytes:
-    """The beginning of an answer, without the closing brace."""
-    return orjson.dumps(model.origin)[:-1]
+        objects.append(_objects(columns, b',"exactness":"%b"' % results.exactness.encode(), others))
+    begin = orjson.dumps(origin)[:-1]
+    return b"".join((begin, b',"predictions":[', b",".join(objects), b"]}"))
 
 
 def _classes(model: ServedModel) -> list[bytes]:
     """The fields that name a class, for each class."""
-    names = model.classes or [str(number) for number in range(model.config.out_features)]
-    return [b'"label":%d,"class":%b' % (label, orjson.dumps(name)) for label, name in enumerate(names)]
+    return [b'"label":%d,"class":%b' % (label, orjson.dumps(name)) for label, name in enumerate(model.class_names)]
 
 
-def _objects(columns: Columns, constant: bytes = b"") -> bytes:
-    """`{"a":1,"b":2},{"a":3,"b":4}` from the columns `"a":%b` and `"b":%b`; `constant` ends every row."""
+def by_class_template(model: ServedModel) -> bytes:
+    """`{"x":%b,"y":%b}` for the classes x and y. Raises Refusal if a model has no classes, or two of the same name."""
+    if model.config.task == "regression":
+        raise Refusal("invalid", "probabilities: by_class needs classes, and this model predicts values")
+    if len(set(model.class_names)) < len(model.class_names):
+        raise Refusal("invalid", "two classes have the same name, expected probabilities: true, a list in their order")
+    return b"{%b}" % b",".join(orjson.dumps(name).replace(b"%", b"%%") + b":%b" for name in model.class_names)
+
+
+def _error(node: int | str, refusal: Refusal) -> bytes:
+    return orjson.dumps({"node": node, "error": str(refusal), "code": refusal.code})
+
+
+def _objects(columns: Columns, constant: bytes = b"", others: Mapping[int, bytes] = {}) -> bytes:
+    """`{"a":1,"b":2},{"a":3,"b":4}` from the columns `"a":%b` and `"b":%b`; `constant` ends every row.
+
+    `others` are objects by their positions among the rows, ascending.
+    """
     template = b"{%b%b}" % (b",".join(columns), constant)
-    rows = list(zip(*columns.values(), strict=True))
-    # One call of `%`: a call per row costs half as much again.
-    return b",".join([template] * len(rows)) % tuple(chain.from_iterable(rows))
+    rows: list[tuple[Any, ...]] = list(zip(*columns.values(), strict=True))
+    templates = [template] * len(rows)
+    for position, content in others.items():
+        rows.insert(position, (content,))
+        templates.insert(position, b"%b")
+    # One call of `%` for all rows: a call per row takes 1.5 times as long.
+    return b",".join(templates) % tuple(chain.from_iterable(rows))
 
 
 def _multiclass(model: ServedModel, question: Question, results: NodeResults) -> Columns:
     labels = model.derive(_classes)
-    return {b"%b": map(labels.__getitem__, results.labels)} | _probabilities(labels, question, results)
+    return {b"%b": map(labels.__getitem__, results.labels)} | _probabilities(model, question, results)
 
 
-def _probabilities(labels: Sequence[bytes], question: Question, results: NodeResults) -> Columns:
+def _probabilities(model: ServedModel, question: Question, results: NodeResults) -> Columns:
     columns: Columns = {}
-    if results.probabilities is not None and question.probabilities:
+    if results.probabilities is not None and question.probabilities == "by_class":
+        template = model.derive(by_class_template)
+        columns[b'"probabilities":%b'] = [template % tuple(row.split(b",")) for row in _rows(results.probabilities)]
+    elif results.probabilities is not None and question.probabilities:
         columns[b'"probabilities":[%b]'] = _rows(results.probabilities)
     if results.probabilities is not None and question.top_k is not None:
+        labels = model.derive(_classes)
         columns[b'"top_k":[%b]'] = [_top(labels, row, question.top_k) for row in results.probabilities]
     return columns
 
@@ -97,7 +123,7 @@ def _multilabel(model: ServedModel, question: Question, results: NodeResults) ->
     columns: Columns = {b'"labels":%b': map(orjson.dumps, labels)}
     if (names := model.classes) is not None:
         columns[b'"classes":%b'] = [orjson.dumps([names[label] for label in row]) for row in labels]
-    return columns | _probabilities(model.derive(_classes), question, results)
+    return columns | _probabilities(model, question, results)
 
 
 def _regression(_model: ServedModel, _question: Question, results: NodeResults) -> Columns:

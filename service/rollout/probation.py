@@ -28,7 +28,7 @@ def last_rollback(history: History) -> dict[str, Any] | None:
 
 
 class Probation:
-    """All methods but `record_answer` read the store: call them in threads, one at a time."""
+    """All methods but `record_answer` read the store: they are called in threads, one at a time."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings, self._metrics = settings, metrics
@@ -56,7 +56,7 @@ class Probation:
         if time.monotonic() > self._ends_at or self._seconds_left(versions, self.version) <= 0:
             self.version = None
         elif answers >= self._settings.probation_answers and failures / answers > self._settings.probation_failures:
-            self._roll_back(versions, self.version, f"{failures} of its first {answers} answers here failed")
+            self._roll_back(versions, self.version, f"{failures} of its first {answers} answers in one worker failed")
 
     def reject(self, versions: ModelVersions, version: int, reason: str) -> None:
         """Rolls back from a version whose content is damaged, or whose probes disagree."""
@@ -64,7 +64,7 @@ class Probation:
             self._roll_back(versions, version, f"it is wrong: {reason}")
 
     def _seconds_left(self, versions: ModelVersions, version: int) -> float:
-        """Zero or less for a version that has been live for long, or that a roll-back made live."""
+        """Zero or less if the probation of the version is over, or if a roll-back made it live."""
         if not self._settings.auto_rollback:
             return 0.0
         try:
@@ -81,7 +81,7 @@ class Probation:
         try:
             live = versions.rollback(only_from=bad, why=why)
         except LiveVersionChanged:
-            return  # another worker or an operator was faster
+            return  # another worker or an operator has changed the live version first
         except (StoreError, OSError) as error:
             retry = isinstance(error, StoreUnavailable | OSError)
             self.version = bad if retry else None

@@ -1,4 +1,5 @@
-"""The log: JSON lines on standard error, one per request and one per event, without request bodies and secrets.
+"""The log on standard error, one line per request and one per event, without request bodies and secrets: JSON, or text for
+a person at a terminal (`text_lines`).
 
 A thread writes the lines, so that a reader of the log that stalls delays no request. At most MAX_WAITING_BYTES wait to be
 written; further lines are dropped and counted (`sgf_log_lines_dropped_total`).
@@ -17,6 +18,8 @@ from typing import Any
 
 import orjson
 
+from service.telemetry.text_lines import TextLines
+
 EXTRA_FIELDS = ("seconds", "request_id")
 """Values of `extra` in log calls that become fields of the line."""
 MAX_WAITING_BYTES = 4 * 2**20
@@ -26,9 +29,10 @@ CLOSE_SECONDS = 1.0
 class LogWriter(logging.Handler):
     """Writes to a file descriptor from a thread of its own. `put` and `emit` never block."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, text: TextLines | None = None) -> None:
+        """Without `text`, lines are JSON."""
         super().__init__()
-        self.dropped_lines = 0
+        self.dropped_lines, self.text = 0, text
         self._descriptor = descriptor
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
@@ -36,15 +40,17 @@ class LogWriter(logging.Handler):
         threading.Thread(target=self._write_all, name="log", daemon=True).start()
 
     def format(self, record: logging.LogRecord) -> str:
+        extra = {name: getattr(record, name) for name in EXTRA_FIELDS if hasattr(record, name)}
+        trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else None
+        if self.text is not None:
+            return self.text.format_record(record, extra) + (f"\n{trace}" if trace else "")
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= {name: getattr(record, name) for name in EXTRA_FIELDS if hasattr(record, name)}
-        if record.exc_info:
-            line["exception"] = logging.Formatter().formatException(record.exc_info)
+        line |= extra | ({"exception": trace} if trace else {})
         return orjson.dumps(line, default=str, option=orjson.OPT_UTC_Z).decode()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -82,13 +88,15 @@ class LogWriter(logging.Handler):
                 self._changed.notify_all()
 
 
-def set_up() -> LogWriter:
-    """Makes all loggers of this process write JSON lines. A second call has no effect."""
+def set_up(log_format: str = "auto") -> LogWriter:
+    """Makes all loggers of this process write to standard error in this format. A second call has no effect."""
     root = logging.getLogger()
     for handler in root.handlers:
         if isinstance(handler, LogWriter):
             return handler
-    writer = LogWriter(sys.stderr.fileno())
+    descriptor = sys.stderr.fileno()
+    is_text = log_format == "text" or (log_format == "auto" and os.isatty(descriptor))
+    writer = LogWriter(descriptor, TextLines(descriptor) if is_text else None)
     root.handlers[:] = [writer]
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
@@ -96,6 +104,7 @@ def set_up() -> LogWriter:
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = name != "uvicorn.access"  # AccessLog takes its place
+        logger.setLevel(logging.WARNING if is_text else logging.INFO)  # the banner has what uvicorn would log
     return writer
 
 
@@ -114,6 +123,10 @@ class AccessLog:
 
     def write(self, **fields: str | float | None) -> None:
         """Adds the line of one request."""
-        if self._writer is not None:
+        if self._writer is None:
+            return
+        if self._writer.text is not None:
+            self._lines.append(self._writer.text.format_request(fields).encode() + b"\n")
+        else:
             line = {"time": datetime.now(UTC), "level": "info", "logger": "service.access", **fields}
             self._lines.append(orjson.dumps(line, option=orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE))

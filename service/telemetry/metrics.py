@@ -16,12 +16,13 @@ from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess, values
 
+from model_store.live_graph.operations import Kind
 from service.telemetry.process_info import container_memory, identity, is_alive, owner_of
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
@@ -30,6 +31,10 @@ SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 20_000, 100_000)
 SHED_REASONS = ("queue", "bytes", "rate", "deadline", "gone")
 SWAP_RESULTS = ("taken", "refused", "failed", "rolled_back")
 JOB_STATES = ("queued", "running", "succeeded", "failed", "cancelled")
+SHADOW_RESULTS = ("passed", "failed")
+SHADOW_SKIPS = ("busy", "budget", "too_large", "extreme", "error")
+REQUEST_DRIFT = ("features", "degrees", "predictions", "confidence")
+DRIFT_KINDS = (*REQUEST_DRIFT, *(f"graph_{kind}" for kind in REQUEST_DRIFT), "graph_sums")
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 Merge = Literal["livesum", "livemin", "livemax", "liveall", "livemostrecent"]
 """How the values of a gauge in all living workers become one."""
@@ -47,15 +52,15 @@ class BulkHistogram(Histogram):
 
 
 class Metrics:
-    """Of one worker.
+    """The metrics of one worker.
 
-    Methods `record_...` only remember their values, and `flush` writes many of them at once: a metric that all workers share
-    costs a good part of the answer for a known node. All of these are called on the event loop.
+    Methods `record_...` only remember their values, and `flush` writes many of them at once: to write a metric that all
+    workers share takes a good part of the time of an answer. All of these methods are called on the event loop.
     """
 
     def __init__(self, store: Path | None = None) -> None:
-        """The metrics include the free space of the file system of the store."""
-        if os.environ.get(FOLDER_VARIABLE):  # by default every count makes a system call for the process number
+        """`store`: the folder of the store, whose file system is measured too."""
+        if os.environ.get(FOLDER_VARIABLE):  # the default asks the system for the process number with every count
             process = identity(os.getpid())
             values.ValueClass = values.MultiProcessValue(lambda: process)  # type: ignore[no-untyped-call]  # their stub
         self.registry, self._store = CollectorRegistry(), store
@@ -65,6 +70,8 @@ class Metrics:
         self._responses: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
         self._stages: defaultdict[str, list[float]] = defaultdict(list)
         self._shed: Counts[str] = Counts()
+        self._commits: list[float] = []
+        self._operations: Counts[tuple[str, str]] = Counts()
         self._dropped_lines = 0
         self._served: tuple[str, str] | None = None
 
@@ -83,6 +90,14 @@ class Metrics:
         self.cache_lookups = counter("sgf_cache_lookups_total", "Look-ups, by cache and result.", ["kind", "result"])
         self.cache_errors = counter("sgf_cache_errors_total", "Failures of the cache, and invalid values found in it.")
         self.swaps = counter("sgf_model_swaps_total", "Attempts to change the served version, by result.", ["result"])
+        about = "Operations on the graph in requests that were committed or refused."
+        self.graph_operations = counter("sgf_graph_operations_total", about, ["op", "result"])
+        about = "From a valid request to change the graph until it is logged and applied."
+        self.commit_seconds = duration("sgf_graph_commit_duration_seconds", about)
+        about = "Answers that were computed again by another route, by result."
+        self.shadow_checks = counter("sgf_shadow_checks_total", about, ["result"])
+        about = "Answers that were due to be computed again and were not, by reason."
+        self.shadow_skips = counter("sgf_shadow_skips_total", about, ["reason"])
         self.retrain_jobs = counter("sgf_retrain_jobs_total", "Retraining jobs that entered a state.", ["state"])
 
     def _declare_state(self) -> None:
@@ -97,6 +112,17 @@ class Metrics:
         self.created = gauge("sgf_model_created_timestamp_seconds", "livemin", "Publication of the served version.")
         self.nodes = gauge("sgf_graph_nodes", "livemax", "Nodes of the served graph.")
         self.edges = gauge("sgf_graph_edges", "livemax", "Edges of the served graph.")
+        self.sequence = gauge("sgf_graph_sequence", "livemin", "Last change of the graph that every worker has applied.")
+        about = "Longest time for which a worker has not known whether it has applied every change."
+        self.apply_lag = gauge("sgf_graph_apply_lag_seconds", "livemax", about)
+        self.overlay_nodes = gauge("sgf_graph_overlay_nodes", "livemax", "Nodes whose edges differ from the snapshot.")
+        about = "Difference from the training graph: of requests in all workers, and of the live graph (graph_...)."
+        self.drift = gauge("sgf_drift", "livemostrecent", about, ["kind"])
+        self.drift_threshold = gauge(
+            "sgf_drift_threshold", "livemostrecent", "Above it, sgf_drift counts as drift.", ["kind"]
+        )
+        about = "Largest relative error of a verified answer of the served version."
+        self.shadow_error = gauge("sgf_shadow_error", "livemax", about)
         self.memory = gauge("sgf_process_memory_bytes", "liveall", "Resident memory, with mapped files.")
         self.peak_memory = gauge("sgf_process_peak_memory_bytes", "liveall", "Largest resident memory so far.")
         about = "Memory of the container, without page cache; 0 if it has no limit."
@@ -120,22 +146,43 @@ class Metrics:
             self.build.labels(version("sgformer-serving")).set(1)
         except PackageNotFoundError:
             self.build.labels("unknown").set(1)
-        series = (self.shed, SHED_REASONS), (self.swaps, SWAP_RESULTS), (self.retrain_jobs, JOB_STATES)
-        for counter, labels in series:
+        for counter, labels in (
+            (self.shed, SHED_REASONS),
+            (self.swaps, SWAP_RESULTS),
+            (self.retrain_jobs, JOB_STATES),
+            (self.shadow_checks, SHADOW_RESULTS),
+            (self.shadow_skips, SHADOW_SKIPS),
+        ):
             for label in labels:
                 counter.labels(label)
-        for route in ("/predict", "/embed"):
+        for kind in DRIFT_KINDS:
+            self.drift.labels(kind).set(0)
+            self.drift_threshold.labels(kind).set(0)
+        for op in get_args(Kind):
+            for result in ("applied", "refused"):
+                self.graph_operations.labels(op, result)
+        for route in ("/predict", "/embed", "/explain", "/similar"):
             self.requests.labels(route, "200")
             self.seconds.labels(route)
 
     def record_response(self, route: str, status: int, seconds: float) -> None:
         self._responses[route, status].append(seconds)
 
-    def record_stage(self, stage: str, seconds: float) -> None:
-        self._stages[stage].append(seconds)
+    def record_stages(self, **seconds: float) -> None:
+        """The duration of each named stage of a request."""
+        for stage, duration in seconds.items():
+            self._stages[stage].append(duration)
 
-    def record_shed(self, reason: str) -> None:
-        self._shed[reason] += 1
+    def record_shed(self, reason: str, count: int = 1) -> None:
+        self._shed[reason] += count
+
+    def record_commit(self, seconds: float) -> None:
+        self._commits.append(seconds)
+
+    def record_operations(self, result: str, ops: Sequence[str]) -> None:
+        """Operations on the graph in one request, which was applied or refused."""
+        for op in ops:
+            self._operations[op, result] += 1
 
     def flush(self, dropped_lines: int | None = None) -> None:
         """Writes what was recorded since the last call. `dropped_lines`: of the log, since the start."""
@@ -152,22 +199,43 @@ class Metrics:
             self.stages.labels(stage).observe_all(durations)
         for reason, count in shed.items():
             self.shed.labels(reason).inc(count)
+        self._flush_changes()
 
-    def set_model(self, version: int, snapshot: str, created: float, nodes: int, edges: int) -> None:
-        """This worker serves another version. `created`: seconds since 1970."""
+    def _flush_changes(self) -> None:
+        commits, self._commits = self._commits, []
+        operations, self._operations = self._operations, Counts()
+        if commits:
+            self.commit_seconds.observe_all(commits)
+        for labels, count in operations.items():
+            self.graph_operations.labels(*labels).inc(count)
+
+    def set_graph(self, sequence: int, nodes: int, edges: int, overlay_nodes: int) -> None:
+        """Called when the graph of this worker has changed."""
+        self.sequence.set(sequence)
+        self.nodes.set(nodes)
+        self.edges.set(edges)
+        self.overlay_nodes.set(overlay_nodes)
+
+    def set_model(self, version: int, snapshot: str, created: float) -> None:
+        """Called when this worker serves another version. `created`: seconds since 1970."""
         if self._served is not None:
             self.info.labels(*self._served).set(0)
         self._served = str(version), snapshot
         self.info.labels(*self._served).set(1)
         self.created.set(created)
-        self.nodes.set(nodes)
-        self.edges.set(edges)
         self.ready.set(1)
 
     def measure_memory(self) -> None:
         self.peak_memory.set(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
         with suppress(OSError):  # only Linux has this file
             self.memory.set(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE"))
+
+    def measure_store(self) -> None:
+        """Not for a page of metrics: the file system of the store may stall."""
+        with suppress(OSError):  # the store may not exist yet
+            space = shutil.disk_usage(self._store or "")
+            self.store_free.set(space.free)
+            self.store_size.set(space.total)
 
     def page(self) -> bytes:
         """The metrics of all workers in the text format of Prometheus, measured now and recorded until the last flush.
@@ -178,10 +246,6 @@ class Metrics:
         memory = container_memory()
         self.memory_used.set(memory.used_bytes if memory else 0)
         self.memory_limit.set(memory.limit_bytes if memory else 0)
-        with suppress(OSError):  # the store may not exist yet
-            space = shutil.disk_usage(self._store or "")
-            self.store_free.set(space.free)
-            self.store_size.set(space.total)
         folder = os.environ.get(FOLDER_VARIABLE)
         if not folder:
             return generate_latest(self.registry)

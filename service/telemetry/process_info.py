@@ -2,7 +2,7 @@
 
 Also the folder in which all workers of a server keep their metrics, which is named after the identity of the server. An
 identity is the number and the start time of a process: in a container the server is always process 1, so the number alone
-would not tell two servers apart. This module must not import prometheus_client: the server makes the folder before.
+would not tell two servers apart. This module must not import prometheus_client: the folder must exist before that import.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNLIMITED_BYTES = 2**60
 
 class ContainerMemory(NamedTuple):
     used_bytes: int
-    """Without page cache, such as a mapped snapshot: the kernel can drop it."""
+    """Without page cache, such as mapped snapshots, which the kernel can drop."""
     limit_bytes: int
 
 
@@ -78,6 +78,23 @@ def metrics_folder() -> Iterator[Path]:
     prefix = f"{FOLDER_PREFIX}{identity(os.getpid())}-"
     with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
         yield Path(name)
+
+
+def mark(name: str) -> bool:
+    """Marks something that a worker of this server has done. True for the first worker that does it."""
+    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    try:
+        if folder is not None:
+            (Path(folder) / name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def is_marked(name: str) -> bool:
+    """True if a worker of this server has called `mark`, this one or another."""
+    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    return folder is not None and (Path(folder) / name).exists()
 
 
 def remove_leftovers(parent: Path) -> None:

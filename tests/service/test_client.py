@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
+from datetime import date
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -21,11 +22,13 @@ from typing import Any, get_type_hints
 import httpx
 import numpy as np
 import pytest
+import scipy.sparse
 
 import sgformer_client.client
 from service.predict.questions import Question
 from sgformer_client import AsyncClient, Client, ServiceError, new_node
 from sgformer_client.client import EmbedOptions, PredictOptions
+from tests.service.named import FAN, IDS
 
 API_PAGE = Path(__file__).parent.parent.parent / "docs" / "api.md"
 HANG_UP, RESET, PROXY = "hang up", "reset", "error page of a proxy"
@@ -163,7 +166,7 @@ def test_the_examples_work_when_pasted(
 def test_the_options_are_the_fields_of_a_request() -> None:
     others = set(Question.model_fields) - {"nodes", "new_nodes"}
     assert set(get_type_hints(PredictOptions)) == others
-    assert set(get_type_hints(EmbedOptions)) == others - {"embeddings", "probabilities", "top_k"}
+    assert set(get_type_hints(EmbedOptions)) == others - {"embeddings", "probabilities", "top_k", "on_error"}
 
 
 def test_both_clients_return_the_same(client: httpx.Client) -> None:
@@ -178,6 +181,34 @@ def test_both_clients_return_the_same(client: httpx.Client) -> None:
     assert array.dtype == np.float32
     assert (again, served_again.serving) == (answer, served.serving)
     np.testing.assert_array_equal(array, array_again)
+
+
+@both
+def test_features_classes_and_nodes_by_name(call: Any, named_client: httpx.Client) -> None:
+    url = str(named_client.base_url)
+    features, classes = call(url, lambda client: client.features()), call(url, lambda client: client.classes())
+    nodes = [call(url, lambda client, node=node: client.node(node, limit=2)) for node in IDS[:8]]
+    assert [feature.name for feature in features.features] == list(FAN)
+    assert [entry.class_name for entry in classes.classes] == ["loud", "50%", 'so "so"']
+    assert [node.node for node in nodes] == IDS[:8]
+    assert (nodes[0].degree, nodes[0].neighbors, nodes[0].features["days"]) == (23, IDS[1:3], 0)
+    with pytest.raises(ServiceError, match="unknown_node"):
+        call(url, lambda client: client.node("nobody"))
+
+
+@both
+def test_a_request_by_name_with_errors_per_item(call: Any, named_client: httpx.Client) -> None:
+    own_kinds = FAN | {"joined": date(2024, 1, 31), "partner": np.True_, "days": np.float32(100), "genre": np.str_("rock")}
+    new = [new_node(0, FAN), new_node(1, MappingProxyType(own_kinds)), new_node(2, FAN | {"genre": "rok"})]
+    answer = call(
+        str(named_client.base_url),
+        lambda client: client.predict(["nobody"], new, on_error="per_item", probabilities="by_class"),
+    )
+    nobody, first, second, third = answer.predictions
+    assert (nobody.code, nobody.exactness, third.code) == ("unknown_node", None, "invalid")
+    assert "did you mean 'rock'?" in third.error
+    assert set(first.probabilities) == {"loud", "50%", 'so "so"'}
+    assert (first.probabilities, first.error) == (second.probabilities, None)
 
 
 def three_methods(new: list[dict[str, Any]]) -> list[Callable[[Any], Any]]:
@@ -333,3 +364,33 @@ def test_folders_named_like_our_packages_do_not_disturb_the_client(tmp_path: Pat
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_an_address_without_a_scheme_is_refused(kind: type[Client] | type[AsyncClient]) -> None:
+    with pytest.raises(
+        ValueError, match=re.escape("the address 'localhost:8000' does not begin with http:// or https://, ")
+    ):
+        kind("localhost:8000")
+
+
+def test_features_of_a_new_node_may_have_the_forms_of_other_libraries() -> None:
+    sparse_form = {"indices": [1, 3], "values": [2.0, 0.5]}
+    row = np.array([0, 2, 0, 0.5])
+    for features in (scipy.sparse.csr_matrix(row), scipy.sparse.coo_array(row), {1: 2, 3: 0.5}, sparse_form):
+        assert new_node("a", features)["features"] == sparse_form
+    for features in (row, row[None], row.tolist(), row.astype(np.float32)):
+        assert new_node("a", features)["features"] == [0.0, 2.0, 0.0, 0.5]
+    assert new_node("a", {"age": 3, "genre": "jazz"})["features"] == {"age": 3, "genre": "jazz"}
+    for features in (np.ones((2, 4)), scipy.sparse.csr_matrix(np.ones((2, 4)))):
+        with pytest.raises(ValueError, match=r"features have shape \(2, 4\), expected one row per new node"):
+            new_node("a", features)
+
+
+def test_ids_that_are_not_a_list_are_refused() -> None:
+    with pytest.raises(TypeError, match=re.escape("neighbors are 'bob', expected a list of ids: ['bob']")):
+        new_node("a", [1.0], neighbors="bob")
+    with Client("http://127.0.0.1:1") as client:
+        for nodes in ("bob", 7):
+            with pytest.raises(TypeError, match=r"nodes are .*, expected a list of ids"):
+                client.predict(nodes)  # type: ignore[arg-type]

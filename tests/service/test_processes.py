@@ -149,7 +149,7 @@ def run(*_, **__):
     import numpy, threadpoolctl
     print({pool["num_threads"] for pool in threadpoolctl.threadpool_info()})
 uvicorn.run = run
-main([])
+main(["--wait-for-model"])
 """
 
 

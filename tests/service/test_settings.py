@@ -46,7 +46,9 @@ def test_flags_override_variables() -> None:
         ("SGF_API_KEYS", "short", "SGF_API_KEYS is (hidden): expected keys of at least 16 characters, separated by commas"),
         ("SGF_JOBS", "redis", "SGF_JOBS is 'redis': expected the address of Redis in SGF_REDIS_URL"),
         ("SGF_PROBATION_FAILURES", "20", "SGF_PROBATION_FAILURES is '20': expected a share above 0, at most 1"),
-        ("SGF_WORKRES", "2", "SGF_WORKRES is not a setting, expected one of SGF_STORE, SGF_MODEL"),
+        ("SGF_WORKRES", "2", "SGF_WORKRES is not a setting; did you mean SGF_WORKERS?"),
+        ("SGF_QUUX_ZZ", "2", "SGF_QUUX_ZZ is not a setting; sgf-serve --help lists all"),
+        ("SGF_LOG_FORMAT", "yaml", "SGF_LOG_FORMAT is 'yaml': expected one of auto, text, json"),
     ],
 )
 def test_an_invalid_value_is_an_error_that_names_the_variable(name: str, value: str, message: str) -> None:

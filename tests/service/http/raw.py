@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import socket
 from typing import Any
 
@@ -32,6 +33,13 @@ def read_response(connection: socket.socket) -> tuple[bytes, dict[str, Any]]:
     while len(body) < int(length[1]):
         body += _more(connection, int(length[1]) - len(body))
     return head.removesuffix(b"\r\n\r\n"), json.loads(body)
+
+
+def readable(connection: socket.socket, seconds: float = 0) -> bool:
+    """True if the other end sends something or closes the connection within this time."""
+    poll = select.poll()  # `select.select` takes no descriptor above 1,023
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def is_closed(connection: socket.socket) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import select
 import socket
 import threading
 from collections import Counter
@@ -19,7 +18,7 @@ import httpx
 import pytest
 
 from model_store import Store
-from service.admission import PATIENCE, REFUSAL_SECONDS, WINDOW_SECONDS, Admission, Lane, Place
+from service.admission import PATIENCE, WINDOW_SECONDS, Admission, Lane, Slot
 from service.errors import Refusal
 from service.http.gateway import Gateway
 from service.predict.predictor import Answer, Predictor
@@ -27,7 +26,7 @@ from service.settings import Settings
 from service.telemetry.metrics import Metrics
 from tests.model_store.samples import small_contents
 from tests.service.http import hurried
-from tests.service.http.raw import BODY, connect, is_closed, read_response, request
+from tests.service.http.raw import BODY, connect, is_closed, read_response, readable, request
 from tests.service.serving import in_processes, in_thread, refused, until
 
 LIMIT, BOUND, SERVICE_SECONDS = 4, 0.1, 0.004
@@ -50,12 +49,12 @@ class Simulation:
         start, sent = loop.time(), Sent(connection)
         self.lane.arrive(sent)
         found = await sent.decided
-        if isinstance(found, Place):
+        if isinstance(found, Slot):
             await asyncio.sleep(SERVICE_SECONDS)
             found.release()
-        results = self.answered if isinstance(found, Place) else self.refused
+        results = self.answered if isinstance(found, Slot) else self.refused
         results.append((loop.time(), loop.time() - start))
-        return isinstance(found, Place)
+        return isinstance(found, Slot)
 
     async def closed_loop(self, clients: int, seconds: float) -> None:
         """Every client sends its next request at once, whatever became of the last one."""
@@ -93,10 +92,10 @@ class Sent:
 
     def __init__(self, connection: SimpleNamespace | None = None) -> None:
         self.connection = connection or new_connection()
-        self.decided: asyncio.Future[Place | Refusal] = self.connection.loop.create_future()
+        self.decided: asyncio.Future[Slot | Refusal] = self.connection.loop.create_future()
 
-    def start(self, place: Place) -> None:
-        self.decided.set_result(place)
+    def start(self, slot: Slot) -> None:
+        self.decided.set_result(slot)
 
     def refuse(self, refusal: Refusal) -> None:
         self.decided.set_result(refusal)
@@ -110,10 +109,10 @@ def test_a_request_runs_at_once_while_there_is_a_place_and_later_ones_run_in_ord
         assert [one.decided.done() for one in sent] == [True, True, False, False, False]
         sent[3].is_gone = True
         for one in (sent[0], sent[1]):
-            place = one.decided.result()
-            assert isinstance(place, Place)
-            place.release()
-            place.release()  # a second time, without effect
+            slot = one.decided.result()
+            assert isinstance(slot, Slot)
+            slot.release()
+            slot.release()  # a second time, without effect
         await asyncio.sleep(0)
         assert [one.decided.done() for one in sent] == [True, True, True, False, True], "the client of the fourth has gone"
         assert lane.depth == 2
@@ -165,7 +164,7 @@ def test_in_an_overload_answers_and_refusals_are_quick(ratio: float) -> None:
         assert simulation.goodput(1.0, 5.0) == pytest.approx(CAPACITY, rel=0.02)
         assert simulation.p99(1.0, 5.0) <= 6 * SERVICE_SECONDS
         waited = [took for at, took in simulation.refused if at >= 1.0]
-        assert sorted(waited)[int(0.99 * len(waited))] <= REFUSAL_SECONDS + 1e-9
+        assert sorted(waited)[int(0.99 * len(waited))] == 0.0
         assert max(waited) <= PATIENCE * BOUND + 2 * WINDOW_SECONDS
 
     hurried.run(main())
@@ -211,14 +210,14 @@ def test_the_rate_of_a_key_over_http(store: Path) -> None:
 class Full(NamedTuple):
     client: httpx.Client
     release: threading.Event
-    """Set: the request that holds the only place is answered."""
+    """Set: the request that holds the only slot is answered."""
     called: list[str]
     """Paths of the requests that reached the application."""
 
 
 @pytest.fixture
 def full(store: Path) -> Iterator[Full]:
-    """A service with one place, which is taken. Other requests are refused after a moment."""
+    """A service with one slot, which is taken. Other requests are refused after a moment."""
     holding, release, called = threading.Event(), threading.Event(), []
     answer, start = Predictor.answer, Gateway.answer
 
@@ -323,17 +322,13 @@ def test_of_complete_requests_that_wait_the_largest_are_refused_once(store: Path
         for caller in callers:
             caller.sendall(request(BODY + b" " * 4_000_000))
             client.get("/health/live")  # so that it is read before the next one comes
-        until(lambda: sum(map(is_readable, callers)) == 3)  # one runs, two wait within the budget
+        until(lambda: sum(map(readable, callers)) == 3)  # one runs, two wait within the budget
         go.set()
         codes = Counter(read_response(caller)[0][9:12] for caller in callers)
         assert codes == {b"200": 3, b"429": 3}
         for caller in callers:
             caller.sendall(request())
             assert read_response(caller)[0].startswith(b"HTTP/1.1 200"), "and each has one answer for its next request"
-
-
-def is_readable(connection: socket.socket) -> bool:
-    return bool(select.select([connection], [], [], 0)[0])
 
 
 def memory(pid: int) -> int:
@@ -378,4 +373,4 @@ def test_sixty_bodies_that_do_not_end_stay_within_the_budget(store: Path) -> Non
         until(lambda: 'sgf_shed_total{reason="bytes"} 0.0' not in client.get("/metrics").text)
         assert memory(process.pid) - before < 100e6
         assert client.post("/predict", json={"nodes": [1]}).status_code == 200, "the largest bodies were given up"
-        assert b"429" in read_response(next(sender for sender in senders if is_readable(sender)))[0]
+        assert b"429" in read_response(next(sender for sender in senders if readable(sender)))[0]

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from model_store import Store
-from service.predict.predictor import _refusal_with_id
+from service.predict.predictor import refusal_with_id
 from sgformer import NeighborhoodTooLarge
 from tests.model_store.samples import small_contents
 from tests.service.http.raw import connect, read_response
@@ -35,7 +35,10 @@ UNKNOWN = [
     ({"nodes": [2**62]}, f"node {2**62} is not in the graph, expected ids from 0 to 59"),
     ({"nodes": [1, "x" * 200]}, "node 'xxxxxx"),
     ({"nodes": ["5"]}, "node '5' is not in the graph, expected ids from 0 to 59"),
-    (changed(neighbors=[60]), "node 60 is not in the graph"),
+    (
+        changed(neighbors=[60]),
+        "new node 'a' has an unknown neighbour: node 60 is not in the graph, expected ids from 0 to 59",
+    ),
 ]
 INVALID = [
     ({"nodes": []}, "the request asks nothing, expected nodes or new_nodes"),
@@ -54,7 +57,7 @@ INVALID = [
     (changed(features=[1.0] * 4), "new node 'a' has 4 features, expected 5"),
     (changed(features=[1e39] + [0.0] * 4), "new node 'a': features hold NaN, infinity or more than 3.4e38"),
     (changed(features={"indices": [5], "values": [1.0]}), "new node 'a' has feature index 5, expected 0 to 4"),
-    (changed(features={"indices": [1, 1], "values": [1.0, 2.0]}), "new node 'a' has a feature index twice"),
+    (changed(features={"indices": [1, 1], "values": [1.0, 2.0]}), "new node 'a' has a feature index more than once"),
     (
         changed(features={"indices": [-1], "values": [1.0]}),
         "new_nodes.0.features.indices.0: Input should be greater than or equal to 0",
@@ -64,7 +67,7 @@ INVALID = [
     (changed(features={"indices": [1], "values": []}), "new node 'a' has 1 indices and 0 values"),
     (changed(neighbors="x"), "new_nodes.0.neighbors: Input should be a valid array"),
     ({"new_nodes": [NEW, NEW]}, "two new nodes have the id 'a', expected different ones"),
-    ({"new_nodes": [NEW], "edges": [["a", "b"]]}, "edges link new nodes, which see each other only with"),
+    ({"new_nodes": [NEW], "edges": [["a", "b"]]}, "edges connect new nodes, which see each other only with"),
     ({"new_nodes": [NEW], "joint": True, "edges": [["a", "b"]]}, "edge end 'b' is not the id of a new node"),
     ({"new_nodes": [NEW], "joint": True, "edges": [["a", "a"]]}, "new node 'a': an edge to itself"),
     ([], "the body: Input should be an object"),
@@ -233,8 +236,8 @@ def test_a_neighbourhood_over_the_limit_is_told_its_size(store: Path) -> None:
 
 
 def test_what_the_mathematics_counts_is_told_by_name() -> None:
-    refusal = _refusal_with_id(NeighborhoodTooLarge(1, 9, 3), ["a", "b"])
-    assert str(refusal).startswith("new node 'b': an exact answer would recompute a neighbourhood of 9 entries")
+    refusal = refusal_with_id(NeighborhoodTooLarge(1, 9, 3), ["a", "b"])
+    assert str(refusal).startswith("new node 'b': an exact answer would read 9 adjacency entries")
     assert refusal.details == {"node": "b", "size": 9, "limit": 3}
 
 
@@ -259,7 +262,7 @@ def test_a_fault_of_ours_is_told_in_the_one_shape_and_no_more(store: Path, monke
     with in_thread(store) as client:
         for response in (client.post("/predict", json={"nodes": [1]}), client.get("/models")):
             told = refused(response, 500, "internal")
-            assert told == "something went wrong here, not with your request; the log has the details"
+            assert told == "the service failed to answer a valid request; its log has the details"
             assert "secret" not in response.text
 
 

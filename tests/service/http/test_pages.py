@@ -15,7 +15,7 @@ from service.engines.served_model import ServedModel
 from tests.model_store.samples import publish, small_contents
 from tests.model_store.versions.stopped import locked_by_a_stopped_process
 from tests.service.http.raw import connect
-from tests.service.http.test_schema import ADMIN_ROUTES, ROUTES
+from tests.service.http.test_schema import ADMIN_ROUTES, GRAPH_ROUTES, ROUTES
 from tests.service.serving import in_thread, refused
 
 
@@ -29,7 +29,6 @@ def test_the_examples_of_the_document_work_when_pasted(client: httpx.Client) -> 
         assert client.post(path, json=body["examples"]["known"]["value"]).json() == shown
         for example in body["examples"].values():
             assert client.post(path, json=example["value"]).status_code == 200
-    assert client.get("/", follow_redirects=False).headers["location"] == "/docs"
 
 
 def test_the_document_does_without_an_answer_that_cannot_be_had(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +44,7 @@ def test_the_document_does_without_an_answer_that_cannot_be_had(store: Path, mon
 def test_many_classes_do_not_swell_the_document(tmp_path: Path) -> None:
     Store(tmp_path).publish("demo", small_contents(config={"out_features": 5000}), onnx=False, activate=True)
     with in_thread(tmp_path) as client:
-        assert len(client.get("/openapi.json").content) < 100_000
+        assert len(client.get("/openapi.json").content) < 150_000
         document = client.get("/openapi.json").json()["paths"]["/predict"]["post"]
         asked = document["requestBody"]["content"]["application/json"]["examples"]["known"]["value"]
         shown = document["responses"]["200"]["content"]["application/json"]["examples"]["known"]["value"]
@@ -84,7 +83,7 @@ def test_every_route_is_documented_with_its_errors(client: httpx.Client) -> None
         if name.startswith("/admin")
         for operation in path.values()
     )
-    assert set(document["paths"]) == {path for _, path in (*ROUTES, *ADMIN_ROUTES)}
+    assert set(document["paths"]) == {path for _, path in (*ROUTES, *GRAPH_ROUTES, *ADMIN_ROUTES)}
     for path in document["paths"].values():
         for operation in path.values():
             assert {"200", "202"} & set(operation["responses"])
@@ -160,6 +159,6 @@ def test_locks_that_are_never_released_stop_no_page(tmp_path: Path, monkeypatch:
             ("rollback", None, "demo/.lock"),
         ):
             response = client.post(f"/admin/models/{path}", json=body, headers=admin)
-            assert f"the lock {lock} is held by another process" in refused(response, 503, "store_busy")
+            assert f"the lock {lock} was not free for" in refused(response, 503, "store_busy")
             assert response.headers["retry-after"] == "1"
         assert client.post("/predict", json={"nodes": [1]}).status_code == 200

@@ -1,8 +1,10 @@
-"""Requests that wait unparsed: each is one whole request for any reader, and nothing of it is lost or repeated."""
+"""Requests that wait, and requests that are refused unparsed: each is one whole request, and nothing of it is lost."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,9 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.http.request import Unparsed
+from service.http.request import usual_head
 from service.predict.predictor import Answer, Predictor
-from tests.service.http.raw import BODY, connect, read_response, request
+from tests.service.http import raw
+from tests.service.http.raw import BODY, connect, read_response, readable, request
 from tests.service.serving import in_thread, until
 
 LINES = [
@@ -71,23 +74,22 @@ class Parsed:
     ),
     st.sampled_from([b"\r\n", b"\n"]),
 )
-def test_what_waits_unparsed_is_one_whole_request_for_the_parser(lines: list[bytes], body: bytes, end: bytes) -> None:
+def test_what_is_refused_unparsed_is_one_whole_request_for_the_parser(lines: list[bytes], body: bytes, end: bytes) -> None:
     data = b"POST /predict HTTP/1.1\r\n" + b"".join(line + end for line in lines) + b"\r\n" + body
-    unparsed = Unparsed.of(None, data)  # type: ignore[arg-type]  # it is not asked
-    if unparsed is None:
+    if usual_head(data) is None:
         return
     parsed = Parsed(data)
-    if parsed.valid:  # else it is refused when its turn comes, and the connection is closed
+    if parsed.valid:  # else the connection would be closed: a refusal does no harm
         assert (parsed.complete, parsed.bodies) == (1, [body])
 
 
-def test_usual_requests_wait_unparsed_and_others_do_not() -> None:
-    def waits(data: bytes) -> bool:
-        return Unparsed.of(None, data) is not None  # type: ignore[arg-type]
+def test_usual_requests_are_refused_unparsed_and_others_are_not() -> None:
+    def is_usual(data: bytes) -> bool:
+        return usual_head(data) is not None
 
     usual = request()
-    assert waits(usual)
-    assert waits(request(b" " * 4000, b"authorization: Bearer k", path=b"/embed"))
+    assert is_usual(usual)
+    assert is_usual(request(b" " * 4000, b"authorization: Bearer k", path=b"/embed"))
     for unusual in (
         usual[:-1],
         usual + b"x",
@@ -98,12 +100,19 @@ def test_usual_requests_wait_unparsed_and_others_do_not() -> None:
         request(BODY, b"connection: close"),
         request(b" " * 9000),
     ):
-        assert not waits(unusual)
+        assert not is_usual(unusual)
+
+
+Busy = tuple[httpx.Client, threading.Event]
+OVERLOADED = pytest.mark.parametrize("busy", [0.05], indirect=True)
 
 
 @pytest.fixture
-def busy(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[httpx.Client, threading.Event]]:
-    """A service with one place, which is taken, and a queue, until the event is set."""
+def busy(store: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Busy]:
+    """A service with one slot, which is taken, and a queue, until the event is set. What waits is not refused.
+
+    The parameter is the bound of the queue, in seconds.
+    """
     go, answer = threading.Event(), Predictor.answer
 
     async def slowly(self: Predictor, *arguments: Any) -> Answer:
@@ -113,11 +122,13 @@ def busy(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[httpx.C
 
     monkeypatch.setattr(Predictor, "answer", slowly)
     monkeypatch.setattr("service.admission.ANSWER_LIMIT", 1)
-    with in_thread(store, api_keys=("a-key-of-sixteen",)) as client, ExitStack() as opened:
+    monkeypatch.setattr("service.admission.PATIENCE", 1000.0)
+    limits = {"max_queue_seconds": getattr(request, "param", 30.0)}
+    with in_thread(store, api_keys=("a-key-of-sixteen",), **limits) as client, ExitStack() as opened:
         client.headers["authorization"] = "Bearer a-key-of-sixteen"
         first = [opened.enter_context(connect(client)) for _ in range(2)]
         for caller in first:
-            caller.sendall(request(BODY, KEY))
+            caller.sendall(raw.request(BODY, KEY))
         until(lambda: "sgf_queue_depth 2.0" in client.get("/metrics").text)
         yield client, go
         go.set()
@@ -126,27 +137,26 @@ def busy(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[httpx.C
 KEY = b"authorization: Bearer a-key-of-sixteen"
 
 
-def test_a_request_that_has_waited_unparsed_is_answered_like_any_other(busy: tuple[httpx.Client, threading.Event]) -> None:
+def test_a_request_that_has_waited_is_answered_like_any_other(busy: Busy) -> None:
     client, go = busy
     with connect(client) as caller, connect(client) as stranger, connect(client) as pipelining:
         caller.sendall(request(BODY, KEY, b"x-request-id: mine"))
         stranger.sendall(request())
         pipelining.sendall(request(BODY, KEY))
-        until(lambda: "sgf_queue_depth 5.0" in client.get("/metrics").text)
+        assert read_response(stranger)[1]["code"] == "unauthorized", "and does not wait"
+        until(lambda: "sgf_queue_depth 4.0" in client.get("/metrics").text)
         pipelining.sendall(request(b'{"nodes": [2]}', KEY) + request(b'{"nodes": [3]}', KEY))
         client.get("/health/live")
         go.set()
         head, answer = read_response(caller)
         assert b"x-request-id: mine" in head
         assert answer["predictions"][0]["node"] == 1
-        assert read_response(stranger)[1]["code"] == "unauthorized", "and it gives its place back"
         assert [read_response(pipelining)[1]["predictions"][0]["node"] for _ in range(3)] == [1, 2, 3]
         until(lambda: "sgf_queue_depth 0.0" in client.get("/metrics").text)
 
 
-def test_a_refused_one_keeps_its_connection_and_what_is_behind_it(
-    busy: tuple[httpx.Client, threading.Event], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@OVERLOADED
+def test_a_refused_one_keeps_its_connection_and_what_is_behind_it(busy: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
     client, go = busy
     with connect(client) as caller:
         monkeypatch.setattr("service.admission.PATIENCE", 0.0)  # from now on, a queue beyond its bound is refused at once
@@ -164,7 +174,32 @@ def test_a_refused_one_keeps_its_connection_and_what_is_behind_it(
         assert read_response(caller)[1]["predictions"][0]["node"] == 3
 
 
-def test_a_client_that_leaves_is_skipped(busy: tuple[httpx.Client, threading.Event]) -> None:
+@OVERLOADED
+def test_in_an_overload_a_request_is_refused_as_it_arrives(busy: Busy) -> None:
+    client, go = busy
+    headers = KEY, b"x-request-id: mine"
+    with ExitStack() as opened:
+
+        def arrives() -> socket.socket | None:
+            caller = opened.enter_context(connect(client))
+            caller.sendall(request(BODY, *headers))
+            return caller if readable(caller, 0.2) else None
+
+        callers: list[socket.socket] = []
+        until(lambda: callers.extend(filter(None, [arrives()])) or callers)
+        head, answer = read_response(callers[0])
+        assert head.startswith(b"HTTP/1.1 429 ")
+        assert head.endswith(b"retry-after: 1\r\nx-request-id: mine")
+        assert re.fullmatch(r"overloaded: \d+ requests wait or run; retry after 1 s", answer["error"])
+        until(lambda: 'sgf_requests_total{code="429",route="/predict"}' in client.get("/metrics").text)
+        until(lambda: 'sgf_shed_total{reason="queue"} 0.0' not in client.get("/metrics").text)
+        callers[0].sendall(request(BODY, *headers))  # a retry, which waits
+        assert not readable(callers[0], 0.05)
+        go.set()
+        assert read_response(callers[0])[1]["predictions"][0]["node"] == 1
+
+
+def test_a_client_that_leaves_is_skipped(busy: Busy) -> None:
     client, go = busy
     with connect(client) as caller:
         caller.sendall(request(BODY, KEY))

@@ -125,7 +125,7 @@ def test_a_worse_model_does_not_go_live_and_the_job_says_why(running: Running, f
     versions = Store(folder / "models").model("demo")
     assert (record["state"], record["live"], versions.live()) == ("succeeded", False, record["parent"])
     comparison = record["verdict"]["comparison"]
-    assert comparison["challenger"] < comparison["champion"]
+    assert comparison["new_score"] < comparison["live_score"]
     assert comparison["losses"] > comparison["wins"]
     assert record["verdict"]["reason"].startswith(f"not better than version {record['parent']}: accuracy 0.")
     assert record["version"] in versions.versions(), "published, not live"
@@ -148,11 +148,12 @@ def test_one_key_makes_one_job_and_another_request_is_refused(running: Running) 
     assert job_id in refused(other, 409, "conflict")
     assert other.json()["details"] == {"job": job_id}
     refused(retrain(client, "nightly", overrides=QUICK), 409, "conflict")
-    wait_for_epoch(client, job_id)
+    until(lambda: job(client, job_id)["state"] == "running" and training_processes(job_id))
     (pid,) = training_processes(job_id)
-    assert os.getpgid(pid) == pid, "its own process group"
+    until(lambda: os.sched_getscheduler(pid) == os.SCHED_IDLE)
     assert os.getpriority(os.PRIO_PROCESS, pid) == 19
-    assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+    assert os.getpgid(pid) == pid, "its own process group"
+    wait_for_epoch(client, job_id)
     service = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     assert os.getsid(pid) == os.getsid(service), "in another session, idle priority would not yield to the service"
     environ = Path(f"/proc/{pid}/environ").read_text()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from model_store import Store
@@ -123,6 +124,41 @@ def test_a_killed_worker_takes_its_training_with_it_and_its_job_fails(
     assert job(client, waiting)["state"] == "cancelled", "the worker skips it"
 
 
+def test_a_worker_trains_in_several_processes_which_end_with_the_job(
+    client: httpx.Client, folder: Path, redis_server: RedisServer
+) -> None:
+    with worker(folder, redis_server.url, training_threads="2") as (process, _):
+        batches = {"batch_nodes": 100}
+        job_id = submit(client, processes=2, overrides=QUICK | batches, activate="always")
+        record = wait_for_end(client, job_id)
+        assert (record["state"], record["live"], record["request"]["processes"]) == ("succeeded", True, 2), record
+        assert wait_for_end(client, submit(client, processes=2, refresh=True))["state"] == "succeeded"
+
+        job_id = submit(client, processes=2, overrides=FOR_EVER | batches)
+        until(lambda: len(ranks_of(job_id)) == 2)
+        ranks = ranks_of(job_id)
+        assert {(environ["OMP_NUM_THREADS"], os.getpriority(os.PRIO_PROCESS, pid)) for pid, environ in ranks.values()} == {
+            ("1", 19)
+        }
+        wait_for_epoch(client, job_id)
+        os.kill(ranks["1"][0], signal.SIGKILL)
+        record = wait_for_end(client, job_id)
+        assert (record["state"], record["error"]) == ("failed", "rank 1 was killed by SIGKILL, and the run has ended")
+
+        job_id = submit(client, processes=2, overrides=FOR_EVER | batches)
+        wait_for_epoch(client, job_id)
+        client.post(f"/admin/jobs/{job_id}/cancel", headers=ADMIN)
+        assert seconds_until(lambda: not training_processes(job_id)) < CANCEL_SECONDS
+        assert wait_for_end(client, job_id)["state"] == "cancelled"
+
+        job_id = submit(client, processes=2, overrides=FOR_EVER | batches)
+        wait_for_epoch(client, job_id)
+        assert len(training_processes(job_id)) == 3  # torch's launcher and two ranks
+        process.send_signal(signal.SIGKILL)
+        until(lambda: not training_processes(job_id), PATIENCE_SECONDS)
+    assert wait_for_end(client, job_id)["state"] == "failed", "without its worker's heartbeat"
+
+
 def test_a_worker_that_is_stopped_ends_its_training_and_reports_the_job(
     client: httpx.Client, folder: Path, redis_server: RedisServer
 ) -> None:
@@ -190,6 +226,12 @@ def test_a_job_that_was_abandoned_while_its_worker_was_paused_does_not_go_live(
         assert (after["state"], after["version"], after["live"]) == ("failed", None, False)
         assert job(client, following)["state"] == "running"
         cancel(client, following)
+
+
+def ranks_of(job_id: str) -> dict[str, tuple[int, dict[str, str]]]:
+    """The processes that torch's launcher has started for a job: process id and environment, by rank."""
+    processes = [(pid, psutil.Process(pid).environ()) for pid in training_processes(job_id)]
+    return {environ["RANK"]: (pid, environ) for pid, environ in processes if "RANK" in environ}
 
 
 def announced(server: RedisServer, pid: int) -> float:

@@ -16,7 +16,7 @@ from service.jobs.job_folder import FOLDER, JobFolder
 from service.jobs.job_service import JobService
 from service.jobs.redis_ledger import PREFIX, RedisLedger
 from service.jobs.submission import Submission
-from service.jobs.worker import Worker
+from service.jobs.training_worker import Worker
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
 from tests.service.jobs.retraining import data_root, weak_model
@@ -131,7 +131,7 @@ def test_a_training_that_does_not_start_leaves_no_folder(
         ({"recipe": "../elsewhere/evil.toml"}, "there is no recipe '../elsewhere/evil.toml'"),
         ({"dataset": "--store=/elsewhere"}, "there is no data set '--store=/elsewhere'"),
         ({"data": "../secret.npz"}, "data must be a relative path below the data root"),
-        ({"recipe": "digits", "store": "/elsewhere"}, "the job's request is not valid"),
+        ({"recipe": "digits", "store": "/elsewhere"}, "the request in the job record is not valid"),
     ],
 )
 def test_a_forged_request_in_redis_is_checked_like_one_over_http(

@@ -15,6 +15,7 @@ import pytest
 from model_store.run_contract import OVERRIDE_TYPES, Overrides
 from service.jobs.ledger import InvalidSubmission
 from service.jobs.submission import Submission, find_data
+from service.jobs.training_process import _environment
 from service.settings import Settings
 from tests.service.jobs.retraining import ADMIN, TOKEN, data_root
 from tests.service.serving import in_thread, refused
@@ -63,6 +64,10 @@ def admin(store: Path, root: Path) -> Iterator[httpx.Client]:
         ({"data": "graph.npz", "overrides": {"learning_rate": "1"}}, "body.overrides.learning_rate"),
         ({"data": "graph.npz", "activate": "perhaps"}, "body.activate: Input should be 'never', 'if_better' or 'always'"),
         ({"data": "graph.npz", "refresh": True, "warm_start": True}, "a refresh trains nothing"),
+        ({"data": "graph.npz", "processes": 0}, "body.processes: Input should be greater than or equal to 1"),
+        ({"data": "graph.npz", "processes": 65}, "body.processes: Input should be less than or equal to 64"),
+        ({"data": "graph.npz", "processes": "2"}, "body.processes: Input should be a valid integer"),
+        ({"data": "graph.npz", "processes": 2}, "several processes train in batches: expected overrides.batch_nodes"),
         ({"data": "graph.npz", "rescipe": "digits"}, "body.rescipe: Extra inputs are not permitted"),
     ],
 )
@@ -119,10 +124,23 @@ def test_each_override_is_a_flag_of_training() -> None:
 
 def test_a_submission_becomes_a_command_that_training_understands(root: Path) -> None:
     values = {name: get_args(kind)[1] if get_args(kind) else kind(0.25) or 3 for name, kind in OVERRIDE_TYPES.items()}
-    submission = Submission(data="graph.npz", overrides=Overrides(**values), warm_start=True)
+    values["value_map"] = False
+    submission = Submission(data="graph.npz", overrides=Overrides(**values), warm_start=True, processes=2)
     options = train_parser().parse_args(submission.arguments(root))
     assert {name: getattr(options, name) for name in values} == values
     assert (options.data, options.warm_start, options.activate) == (root / "graph.npz", True, "if_better")
+    assert options.processes == 2
+
+
+@pytest.mark.parametrize("body", [{"data": "graph.npz", "refresh": True}, {"data": "live"}, {"recipe": "digits"}])
+def test_several_processes_need_no_batch_size_of_the_request(root: Path, body: dict[str, Any]) -> None:
+    """A refresh needs none, and otherwise the recipe or the live version may have it."""
+    assert "--processes=3" in Submission(**body, processes=3).arguments(root)
+
+
+def test_the_processes_of_a_training_share_its_threads() -> None:
+    for processes, threads in ((1, "4"), (2, "2"), (3, "1"), (8, "1")):
+        assert _environment(Settings(training_threads=4), processes)["OMP_NUM_THREADS"] == threads
 
 
 def test_jobs_are_kept_in_redis_if_there_is_one() -> None:

@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from model_store import Snapshot, Store
-from service.admission import Place
+from service.admission import Slot
 from service.engines.engine import NumpyEngine
 from service.engines.served_model import ServedModel
 from service.engines.torch_engine import TorchEngine
@@ -80,7 +80,7 @@ def new(seed: int, neighbors: list[int], count: int = 1) -> NewNodes:
 class Caller:
     """A client that stays."""
 
-    place = Place(None)
+    slot = Slot(None)
 
     @property
     def connection(self) -> Any:
@@ -134,8 +134,8 @@ def test_a_batch_is_filled_by_cost(model: ServedModel, engine: Watched) -> None:
 
 
 def test_an_engine_whose_bits_depend_on_company_is_asked_one_question_at_a_time(model: ServedModel, engine: Watched) -> None:
-    assert TorchEngine.merges is False
-    model.merges = TorchEngine.merges
+    assert TorchEngine.batch_invariant is False
+    model.batch_invariant = TorchEngine.batch_invariant
 
     async def all_at_once(batcher: Batcher) -> Any:
         return await asyncio.gather(*(ask(batcher, model, new(seed, [1])) for seed in range(3)))
@@ -177,14 +177,13 @@ def test_one_bad_question_fails_alone(model: ServedModel, engine: Watched) -> No
 
 
 def test_a_question_that_walks_over_too_much_is_refused_before_it_is_asked(model: ServedModel, engine: Watched) -> None:
-    """Three layers walk over the neighbours' neighbours: a hub asked for many times is many walks."""
-
-    async def work(batcher: Batcher) -> Any:
-        return await ask(batcher, model, new(0, [0], 10))
-
-    with pytest.raises(Refusal) as caught:
-        run(Settings(max_recompute=100), work)
-    assert caught.value.code == "neighborhood_too_large"
+    """Three layers read the neighbours' neighbours: each request for a hub reads them again."""
+    with pytest.raises(Refusal, match=r"10 new node\(s\) read .*; send fewer new nodes") as caught:
+        NewRows.of(model, new(0, [0], 10), "exact", 100)
+    assert (caught.value.code, caught.value.details["limit"]) == ("neighborhood_too_large", 100)
+    with pytest.raises(Refusal, match=r"; use mode frozen$"):
+        NewRows.of(model, new(0, [0]), "exact", 3)
+    assert NewRows.of(model, new(0, [0], 10), "frozen", 100).cost > 0
     assert engine.batches == []
 
 
@@ -227,12 +226,13 @@ def test_expensive_rows_are_computed_by_a_process_with_the_bits_of_this_one(snap
         known = batcher.compute(model, KnownRows(rows, embeddings=True), CALLER)
         asked = [ask(batcher, model, new(seed, [1, 2])) for seed in range(3)]
         results = await asyncio.gather(known, *asked)
+        expensive = NewRows.of(model, new(0, [0], 10), "exact", LIMIT)
         with pytest.raises(NeighborhoodTooLarge) as caught:
-            await batcher.compute(model, NewRows.of(model, new(0, [0], 10), "exact", 1), CALLER)
+            await batcher.compute(model, dataclasses.replace(expensive, max_recompute=1), CALLER)
         assert (caught.value.limit, caught.value.item) == (1, 0), "an error arrives as it was raised"
         return results
 
-    known, *others = run(Settings(inline_cost=0), work)
+    known, *others = run(Settings(inline_cost=0, deadline_seconds=30), work)
     np.testing.assert_array_equal(known.embeddings, snapshot.known(rows).embeddings)
     for seed, results in enumerate(others):
         np.testing.assert_array_equal(results.logits, snapshot.extended(new(seed, [1, 2])).logits)

@@ -56,7 +56,7 @@ def test_a_version_whose_answers_fail_is_rolled_back(two: Path) -> None:
         assert client.post("/predict", json={"nodes": [1]}).status_code == 200
         models = client.get("/models").json()
         assert (models["rolled_back"]["from"], models["rolled_back"]["to"], models["probation"]) == (2, 1, None)
-        assert models["rolled_back"]["why"] == "5 of its first 5 answers here failed"
+        assert models["rolled_back"]["why"] == "5 of its first 5 answers in one worker failed"
         assert 'sgf_model_swaps_total{result="rolled_back"} 1.0' in client.get("/metrics").text
     assert history(two) == [("activate", 1), ("activate", 2), ("rollback", 1)]
 

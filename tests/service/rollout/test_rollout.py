@@ -161,7 +161,8 @@ def test_a_damaged_version_is_not_served_and_the_old_one_stays(two: Path, monkey
 def test_the_service_starts_without_a_model_and_serves_the_first_published_one(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with in_thread(root) as client:
-        assert refused(client.get("/health/ready"), 503, "not_ready") == "there is no model to serve yet"
+        message = refused(client.get("/health/ready"), 503, "not_ready")
+        assert message.startswith("waiting for a model to serve: the store has no model yet")
         refused(client.post("/predict", json={"nodes": [1]}), 503, "not_ready")
         assert client.get("/health/live").status_code == 200
         assert "sgf_ready 0.0" in client.get("/metrics").text

@@ -33,7 +33,7 @@ def test_recorded_values_are_written_once() -> None:
     metrics = Metrics()
     for status in (200, 200, 429):
         metrics.record_response("/predict", status, 0.002)
-    metrics.record_stage("parse", 0.0001)
+    metrics.record_stages(parse=0.0001)
     for _ in range(2):
         metrics.flush()
         page = metrics.page().decode()

@@ -1,0 +1,56 @@
+"""The features of a node in a request: checked against the model, and encoded if they are given by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model_store import FeatureValueError
+from model_store.structural import DEGREE, degree_features
+from service.engines.served_model import ServedModel
+from service.errors import Refusal
+from service.request_fields import SparseFeatures
+
+
+def checked_features(model: ServedModel, features: Any, subject: str, degree: int | None = None, **details: Any) -> Any:
+    """The features as a dense row or as SparseFeatures.
+
+    Args:
+        degree: the number of neighbours of a new node of a model with structural features, if the request has no degree.
+
+    Raises:
+        Refusal: names the subject, such as `new node 'a'`, and has the details.
+    """
+    if isinstance(features, dict):
+        if degree is not None and features.get(DEGREE) is None:
+            features = {**features, DEGREE: float(degree_features(degree))}
+        return _by_name(model, features, subject, details)
+    width, problem = model.config.in_features, ""
+    if not isinstance(features, SparseFeatures):
+        if len(features) != width:
+            names = "; GET /features lists their names" if model.schema else ""
+            problem = f"{len(features)} features, expected {width}{names}"
+    elif len(features.indices) != len(features.values):
+        problem = f"{len(features.indices)} indices and {len(features.values)} values, expected as many of both"
+    elif features.indices and max(features.indices) >= width:
+        problem = f"feature index {max(features.indices)}, expected 0 to {width - 1}"
+    elif len(set(features.indices)) != len(features.indices):
+        problem = "a feature index more than once"
+    if problem:
+        raise Refusal("invalid", f"{subject} has {problem}", **details)
+    return features
+
+
+def _by_name(model: ServedModel, features: dict[str, Any], subject: str, details: dict[str, Any]) -> NDArray[np.float64]:
+    if model.schema is None:
+        message = f"{subject} has no features"
+        if features:
+            message = f"{subject} has features by name, and version {model.version} was trained without names"
+        expected = f'expected a list of {model.config.in_features} numbers, or {{"indices": [...], "values": [...]}}'
+        raise Refusal("invalid", f"{message}; {expected}", **details)
+    try:
+        return model.schema.encode(features)
+    except FeatureValueError as error:
+        raise Refusal("invalid", f"{subject}: {error}", feature=error.column, **details) from None
