@@ -1,4 +1,4 @@
-"""Servers that /predict is compared with.
+"""Minimal servers that /predict is compared with.
 
 floor       an empty FastAPI endpoint that validates the body with the same pydantic model and answers {}
 plain       an ordinary FastAPI route around the same mathematics

@@ -1,7 +1,7 @@
-"""MLServer, BentoML and LitServe with the same model, one worker each, for `benchmarks.predict`.
+"""MLServer, BentoML and LitServe with the same model, one worker each, for `benchmarks.groups.predict`.
 
-Each has its own environment below var/peers, created on first use: their requirements conflict. Access logs are off, and so
-are metrics and compression where they are on by default. All have uvloop and httptools. No request waits for a batch.
+Each has its own environment below var/peers, created on first use, because their requirements conflict. Access logs are off,
+and so are metrics and compression where they are on by default. All have uvloop and httptools. No request waits for a batch.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from benchmarks.servers import OURS, Dialect, Server, free_port, running
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENTS = ROOT / "var" / "peers"
-SHARED = ("httptools", "numpy", "safetensors", "uvloop")
-"""Installed in every environment, in the version of this environment."""
+SHARED = ("httptools", "numpy", "orjson", "safetensors", "uvloop")
+"""Installed in the environment of every peer, in the version that the environment of the benchmarks has."""
 TOLERANCE = 1e-6
 DATATYPES = {"i": "INT64", "f": "FP32"}
 
@@ -108,7 +108,10 @@ def check_agreement(reference: Server, others: Iterable[Server], body: bytes) ->
     for other in others:
         actual = other.probabilities(body)
         if actual.shape != expected.shape or not np.allclose(actual, expected, rtol=0, atol=TOLERANCE):
-            raise SystemExit(f"{other.dialect.path} on port {other.port} has other probabilities than the plain handler")
+            raise SystemExit(
+                f"{other.dialect.path} on port {other.port} answers with other probabilities than the reference, "
+                f"{reference.dialect.path} on port {reference.port}"
+            )
 
 
 def _install(selected: Peer) -> None:

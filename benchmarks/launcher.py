@@ -21,5 +21,5 @@ if __name__ == "__main__":
     def run_with_protocol(application: str, **options: Any) -> None:
         run(application, **(options | {"http": protocol}))
 
-    uvicorn.run = run_with_protocol  # type: ignore[assignment]  # the service calls it like this
+    uvicorn.run = run_with_protocol  # type: ignore[assignment]  # the service calls `uvicorn.run`
     sys.exit(main(arguments))

@@ -92,8 +92,9 @@ class Stream:
         return self.connections or min(MAX_CONNECTIONS, max(16, round(ROTATION_SECONDS * self.rate)))
 
 
-def request(body: bytes, path: str = "/predict", port: int = 80) -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
+def request(body: bytes, path: str = "/predict", port: int = 80, headers: str = "") -> bytes:
+    """`headers` are lines that end with CRLF."""
+    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n{headers}"
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 

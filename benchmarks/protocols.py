@@ -1,4 +1,4 @@
-"""Variants of the service's HTTP protocol, each without one of its parts, for `benchmarks.ablation`."""
+"""Variants of the service's HTTP protocol, each without one of its parts, for `benchmarks.groups.ablation`."""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ Run = Callable[[], torch.Tensor]
 
 
 class Pair:
+    """PyTorch Geometric's model (`theirs`) and ours with its weights (`ours`). Methods return functions to be timed."""
+
     def __init__(self, graph: Graph) -> None:
         torch.manual_seed(0)
         self.graph = graph
@@ -39,64 +41,63 @@ class Pair:
         self.parts = shuffled[:half], shuffled[half : half + quarter]
         """Training nodes and validation nodes."""
 
-    def their_logits(self) -> Run:
+    def their_log_probabilities(self) -> Run:
         rows = self.graph.features
-        features = torch.from_numpy(
-            rows.toarray() if isinstance(rows, SparseRows) else rows
-        )  # PyG's model needs dense features
+        dense = rows.toarray() if isinstance(rows, SparseRows) else rows  # PyG's model does not take sparse features
+        features = torch.from_numpy(dense)
         edges = torch.from_numpy(self.graph.adjacency.edge_index())
         batch = torch.zeros(self.graph.num_nodes, dtype=torch.long)
         return lambda: self.theirs(features, edges, batch)
 
-    def our_logits(self) -> Run:
+    def our_log_probabilities(self) -> Run:
         inputs = self.ours.prepare(self.graph)
         return lambda: F.log_softmax(self.ours(inputs), dim=-1)
 
     def their_forward(self) -> Run:
-        return _evaluating(self.theirs, self.their_logits())
+        return _evaluating(self.theirs, self.their_log_probabilities())
 
     def our_forward(self) -> Run:
         return _streaming(self.ours, self.graph)
 
     def paper_forward(self) -> Run:
-        """The paper's model with the same sizes: one input layer for both branches, one norm for the whole matrix."""
+        """The paper's model with the same sizes: one input layer for both branches, one Frobenius norm in the attention."""
         config = ModelConfig(in_features=self.graph.num_features, out_features=CLASSES, hidden=HIDDEN, layers=LAYERS)
         return _streaming(SGFormer(config), self.graph)
 
     def their_epoch(self) -> Run:
-        """A step on the training nodes, and the logits of the validation nodes in evaluation mode."""
-        logits = self.their_logits()
-        return self._epoch(self.theirs, lambda nodes: logits()[nodes])
+        """A step on the training nodes, and the log-probabilities of the validation nodes in evaluation mode."""
+        forward = self.their_log_probabilities()
+        return self._epoch(self.theirs, lambda nodes: forward()[nodes])
 
     def our_epoch(self) -> Run:
         """The same, as in `training.fit.loop`."""
         inputs = self.ours.prepare(self.graph)
         return self._epoch(self.ours, lambda nodes: F.log_softmax(self.ours(inputs, nodes), dim=-1))
 
-    def _epoch(self, model: torch.nn.Module, logits: Callable[[torch.Tensor], torch.Tensor]) -> Run:
+    def _epoch(self, model: torch.nn.Module, forward: Callable[[torch.Tensor], torch.Tensor]) -> Run:
         training_nodes, validation_nodes = self.parts
-        step = _training_step(model, lambda: logits(training_nodes), self.labels[training_nodes])
+        step = _training_step(model, lambda: forward(training_nodes), self.labels[training_nodes])
 
         def epoch() -> torch.Tensor:
             step()
             model.eval()
             with torch.inference_mode():
-                return logits(validation_nodes)
+                return forward(validation_nodes)
 
         return epoch
 
     def their_step(self) -> Run:
-        return _training_step(self.theirs, self.their_logits(), self.labels)
+        return _training_step(self.theirs, self.their_log_probabilities(), self.labels)
 
     def our_step(self) -> Run:
-        return _training_step(self.ours, self.our_logits(), self.labels)
+        return _training_step(self.ours, self.our_log_probabilities(), self.labels)
 
 
-def _evaluating(model: torch.nn.Module, logits: Run) -> Run:
+def _evaluating(model: torch.nn.Module, forward: Run) -> Run:
     def run() -> torch.Tensor:
         model.eval()
         with torch.no_grad():
-            return logits()
+            return forward()
 
     return run
 
@@ -114,13 +115,13 @@ def _streaming(model: SGFormer, graph: Graph) -> Run:
     return run
 
 
-def _training_step(model: torch.nn.Module, logits: Run, labels: torch.Tensor) -> Run:
+def _training_step(model: torch.nn.Module, forward: Run, labels: torch.Tensor) -> Run:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
     def step() -> torch.Tensor:
         model.train()
         optimizer.zero_grad()
-        loss = F.nll_loss(logits(), labels)
+        loss = F.nll_loss(forward(), labels)
         loss.backward()
         optimizer.step()
         return loss.detach()

@@ -23,7 +23,7 @@ from benchmarks.results import Loads
 from benchmarks.workload import Bodies, publish
 
 FIRST_QUESTION = b'{"nodes": [0]}'
-START_SECONDS, END_SECONDS = 120.0, 15.0
+START_SECONDS, END_SECONDS = 300.0, 15.0
 CONNECTIONS, ROUNDS, SECONDS, WARMUP_SECONDS = 16, 7, 1.5, 0.5
 
 
@@ -84,14 +84,18 @@ def running(
     dialect: Dialect = OURS,
     folder: str | None = None,
     own_session: bool = True,
+    limit: Callable[[], None] | None = None,
 ) -> Iterator[Server]:
     """Starts a server and discards its log.
 
-    `own_session`: Linux gives every session the same share of the processors, whatever number of processes it has.
+    Args:
+        own_session: Linux gives every session the same share of the processors, whatever number of processes it has.
+        limit: called in the new process before the program starts.
     """
     environ = environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     devnull, group = subprocess.DEVNULL, {"start_new_session": True} if own_session else {"process_group": 0}
-    with subprocess.Popen(command, env=environ, cwd=folder, stdout=devnull, stderr=devnull, **group) as process:
+    pipes = {"stdout": devnull, "stderr": devnull}
+    with subprocess.Popen(command, env=environ, cwd=folder, preexec_fn=limit, **pipes, **group) as process:
         try:
             server = Server(port, process.pid, dialect)
             _wait_for(server, process)
@@ -100,18 +104,21 @@ def running(
             _end(process)
 
 
-def service(store: str, own_session: bool = True, protocol: str = "", **settings: str) -> AbstractContextManager[Server]:
+def service(
+    store: str, own_session: bool = True, protocol: str = "", limit: Callable[[], None] | None = None, **settings: str
+) -> AbstractContextManager[Server]:
     """`sgf-serve` with its defaults, except for the cache, which would answer instead of the engine.
 
     Args:
         protocol: MODULE:CLASS of an HTTP protocol to use in place of the service's own.
+        limit: called in the new process before the program starts.
         settings: SGF_* settings, without the prefix and in lower case.
     """
     port = free_port()
     environ = os.environ | {"SGF_CACHE_BYTES": "0"} | {f"SGF_{name.upper()}": value for name, value in settings.items()}
     program = ["benchmarks.launcher", protocol] if protocol else ["service"]
     command = [sys.executable, "-m", *program, "--store", store, "--port", str(port)]
-    return running(command, port, environ, own_session=own_session)
+    return running(command, port, environ, own_session=own_session, limit=limit)
 
 
 def floor(store: str, name: str = "floor") -> AbstractContextManager[Server]:

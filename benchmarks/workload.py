@@ -17,7 +17,7 @@ Bodies = list[bytes]
 
 
 def publish(store: str, nodes: int) -> str:
-    """Publishes a model of a uniform graph and returns the path of the store."""
+    """Publishes and activates a model with random weights on a graph with random edges. Returns the path of the store."""
     return publish_graph(store, uniform(nodes, 5 * nodes, FEATURES), layers=2)
 
 
@@ -28,7 +28,7 @@ def publish_graph(store: str, graph: Graph, layers: int) -> str:
 
 
 def known_nodes(count: int, questions: int = 200) -> Bodies:
-    """Questions about `count` random known nodes each."""
+    """Questions about `count` random known nodes each, always among the first SMALL nodes of the graph."""
     rng = np.random.default_rng(0)
     return [json.dumps({"nodes": rng.integers(0, SMALL, count).tolist()}).encode() for _ in range(questions)]
 

@@ -1,7 +1,7 @@
 """A BentoML service.
 
-Its method is asynchronous and returns a pydantic model: a method in a thread, or one that returns a dictionary, reached
-fewer answers per second.
+Its method is asynchronous and returns a pydantic model, because this gave the most answers per second: more than a method in
+a thread, and more than a dictionary.
 """
 
 from __future__ import annotations

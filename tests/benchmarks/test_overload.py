@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.groups.overload import Overload
 from benchmarks.load import Load
-from benchmarks.overload import Overload
 from benchmarks.servers import Server
 
 ANSWER_SECONDS, REFUSAL_SECONDS = 200e-6, 30e-6

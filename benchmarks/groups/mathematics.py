@@ -20,7 +20,7 @@ def against_pyg() -> list[Result]:
     """Full forward and training step, in time and memory."""
     results = []
     for name, load_graph in graphs.GRAPHS.items():
-        forward_bar, step_bar = (None, None) if name == "cora" else (5, 4)  # cora is too small for a bar
+        forward_bar, step_bar = (None, None) if name == "cora" else (5, 4)  # cora is too small for a required ratio
         graph = load_graph()
         label = f"{name} ({graph.num_nodes:,} nodes, {graph.num_edges:,} edges)"
         pair = Pair(graph)
@@ -37,11 +37,11 @@ def against_pyg() -> list[Result]:
     return results
 
 
-def flat_in_the_graph() -> list[Result]:
+def measure_new_node_by_graph_size() -> list[Result]:
     """An exact new node of degree 10 in a graph of a million nodes, against ten thousand, and against a full forward."""
     results = []
     for layers in (2, 3):
-        small, large = (_serve(graphs.uniform(n, 5 * n, 64), layers) for n in (10_000, 1_000_000))
+        small, large = (_summarize_graph(graphs.uniform(n, 5 * n, 64), layers) for n in (10_000, 1_000_000))
         times = time_in_turns({"small": small.ask(), "large": large.ask()}, rounds=1_000, warmups=50)
         claim = f"exact new node, degree 10, {layers} layers: N = 1,000,000 against N = 10,000"
         results.append(slower(claim, times["large"], times["small"], 1.3))
@@ -51,26 +51,26 @@ def flat_in_the_graph() -> list[Result]:
     return results
 
 
-def hubs_cost_nothing_extra() -> list[Result]:
+def measure_hub_neighbours() -> list[Result]:
     graph = graphs.debian_trixie()
-    two, three = _serve(graph, layers=2), _serve(graph, layers=3)
+    two, three = _summarize_graph(graph, layers=2), _summarize_graph(graph, layers=3)
     times = time_in_turns({"ordinary": two.ask(), "hub": two.ask(hub=True)}, rounds=1_000, warmups=50)
-    # Not in turns with the others: the next contestant would find the processor's caches cold.
+    # Not in turns with the others: it evicts the CPU caches, and the next measurement would be slower.
     times |= time_in_turns({"deep": three.ask(hub=True)}, rounds=200, warmups=5)
-    most = int(graph.adjacency.all_degrees().max())
-    claim = f"exact new node, degree 10, 2 layers: one neighbour a hub of {most:,} edges, against ordinary neighbours"
+    max_degree = int(graph.adjacency.all_degrees().max())
+    claim = f"exact new node, degree 10, 2 layers: one neighbour a hub of {max_degree:,} edges, against ordinary neighbours"
     deeper = "the same hub with 3 layers: one pass over its neighbours"
     return [slower(claim, times["hub"], times["ordinary"], 1.5), slower(deeper, times["deep"], times["ordinary"], None)]
 
 
 @dataclass(frozen=True)
-class _ServedGraph:
+class _SummarizedGraph:
     """A graph with the states and sums of the paper's model with random weights."""
 
     graph: Graph
     summary: Summary
-    model: InferenceModel
-    trained: SGFormer
+    inference: InferenceModel
+    model: SGFormer
 
     def ask(self, hub: bool = False) -> Callable[[], object]:
         """Returns a function that checks and answers the next question about a new node of degree 10.
@@ -92,14 +92,14 @@ class _ServedGraph:
         def answer() -> object:
             features, lists = next(next_questions)
             new = NewNodes.build(features, lists, num_nodes=count, num_features=width)
-            return extend(self.model, self.summary.states, self.summary.sums, self.graph.adjacency, new)
+            return extend(self.inference, self.summary.states, self.summary.sums, self.graph.adjacency, new)
 
         return answer
 
     def full_forward(self) -> object:
-        return full_logits(self.trained.config, self.trained.weights(), self.graph)
+        return full_logits(self.model.config, self.model.weights(), self.graph)
 
 
-def _serve(graph: Graph, layers: int) -> _ServedGraph:
+def _summarize_graph(graph: Graph, layers: int) -> _SummarizedGraph:
     model = SGFormer(ModelConfig(in_features=graph.num_features, out_features=10, layers=layers)).eval()
-    return _ServedGraph(graph, summarize(model.config, model.weights(), graph), model.inference(), model)
+    return _SummarizedGraph(graph, summarize(model.config, model.weights(), graph), model.inference(), model)

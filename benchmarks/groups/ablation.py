@@ -130,4 +130,6 @@ def _connect_silent_client(server: Server, number: int) -> socket.socket:
 
 def _is_open(client: socket.socket) -> bool:
     """True if the server has neither answered nor closed the connection."""
-    return not select.select([client], [], [], 0)[0]
+    poll = select.poll()
+    poll.register(client, select.POLLIN)
+    return not poll.poll(0)

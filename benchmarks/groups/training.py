@@ -1,6 +1,6 @@
 """An epoch of training against PyTorch Geometric's SGFormer of the same sizes, and a million nodes in mini-batches.
 
-python -m benchmarks.training large STORE       trains one epoch, evaluates and publishes; prints its peak memory and times
+python -m benchmarks.groups.training STORE      trains one epoch, evaluates and publishes; prints its peak memory and times
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def against_pyg() -> list[Result]:
 
 def a_million_nodes() -> list[Result]:
     with tempfile.TemporaryDirectory() as root:
-        command = [sys.executable, "-m", "benchmarks.training", "large", root]
+        command = [sys.executable, "-m", "benchmarks.groups.training", root]
         report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     claim = (
         f"one epoch in batches of {BATCH:,}, evaluation and publishing of {NODES:,} nodes and {EDGES:,} edges "
@@ -60,4 +60,4 @@ def _large(root: str) -> None:
 
 
 if __name__ == "__main__":
-    _large(sys.argv[2])
+    _large(sys.argv[1])

@@ -74,7 +74,7 @@ class Overload:
         return load
 
     def _capacity_row(self, loads: Loads, sweep: Sweep) -> Result:
-        """A ratio far from 1x means that the factors of the sweep are not multiples of the real capacity."""
+        """If the ratio is far from 1x, the measured capacity is wrong, and with it the offered rates of the sweep."""
         best = max(runs.rate for runs in sweep.values())
         claim = f"{self._kind}: capacity (closed loop, {CONNECTIONS} connections), against the best goodput of the sweep"
         return Result(claim, _describe(loads), f"{best:,.0f}/s", self._capacity / best)

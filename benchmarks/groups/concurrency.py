@@ -11,9 +11,9 @@ from service.settings import Settings
 COUNTS, BASE, ROUNDS, SECONDS = (16, 32, 64, 80, 96, 128, 256, 1000), 64, 5, 3.0
 GOODPUT_BARS = {80: 0.9, 128: 0.9, 256: 0.9, 1000: 0.75}
 P99_BAR, AFTERWARDS_BAR = 3.0, 0.95
-QUEUE_SECONDS = getattr(Settings(), "max_queue_seconds", 0.1)
+QUEUE_SECONDS = Settings().max_queue_seconds
 AFTERWARDS = -BASE
-"""Stands for 64 connections right after 1,000: shows what many connections leave behind."""
+"""A key of `LoadsByCount`: BASE connections again, right after the run with 1,000, to show lasting effects of that run."""
 LoadsByCount = dict[int, Loads]
 
 

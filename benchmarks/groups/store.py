@@ -1,7 +1,7 @@
 """What a snapshot of a million nodes costs: to publish (memory), to open (memory), to verify (against sha256sum).
 
-python -m benchmarks.store publish STORE       publishes, and prints its peak memory
-python -m benchmarks.store open STORE          opens and replays, prints a line, waits for a line, prints its memory
+python -m benchmarks.groups.store publish STORE       publishes, and prints its peak memory
+python -m benchmarks.groups.store open STORE          opens and replays, prints a line, waits for a line, prints its memory
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _open_twice(root: str) -> list[dict[str, Any]]:
 
 
 def _start(role: str, root: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.store", role, root]
+    command = [sys.executable, "-m", "benchmarks.groups.store", role, root]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

@@ -47,24 +47,24 @@ def startup() -> list[Result]:
         for _ in range(ROUNDS):
             for nodes, store in stores.items():
                 start = time.perf_counter()
-                with service(store) as server:  # entered once it answers a question
+                with service(store) as server:  # the block starts when the service answers a question
                     _wait_until_ready(server.port)
                     ready[nodes].append(time.perf_counter() - start)
                     for bodies in (known_nodes(100), new_nodes(nodes)):
                         closed(server.port, server.requests(bodies), 16, 0.5)
                     private[nodes].append(status("RssAnon", server.pid))
-    shown = {nodes: f"{np.median(ready[nodes]):.2f} s ({_describe_steps(steps[nodes])})" for nodes in stores}
-    slower = float(np.median(ready[LARGE]) / np.median(ready[SMALL]))
+    descriptions = {nodes: f"{np.median(ready[nodes]):.2f} s ({_describe_steps(steps[nodes])})" for nodes in stores}
+    ratio = float(np.median(ready[LARGE]) / np.median(ready[SMALL]))
     memory = {nodes: float(np.median(private[nodes])) for nodes in stores}
     sizes = f"N = {LARGE:,} against N = {SMALL:,}"
     return [
-        Result(f"from start to ready: {sizes}", shown[LARGE], shown[SMALL], slower),
-        _private(memory, LARGE, SMALL, None),
-        _private(memory, LARGER, LARGE, 1.02),  # twice the graph: this shows half of what grows with it
+        Result(f"from start to ready: {sizes}", descriptions[LARGE], descriptions[SMALL], ratio),
+        _compare_memory(memory, LARGE, SMALL, None),
+        _compare_memory(memory, LARGER, LARGE, 1.02),  # the graph doubles: private memory must not
     ]
 
 
-def _private(memory: dict[int, float], nodes: int, fewer: int, bar: float | None) -> Result:
+def _compare_memory(memory: dict[int, float], nodes: int, fewer: int, bar: float | None) -> Result:
     claim = f"private memory of a worker after load: N = {nodes:,} against N = {fewer:,}"
     return smaller(claim, memory[nodes], memory[fewer], bar, digits=1)
 

@@ -29,7 +29,8 @@ def retraining() -> list[Result]:
         _write_graph(data)
         settings = {"admin_token": TOKEN, "data_root": str(data), "training_threads": "1"}
         store = publish(f"{root}/models", NODES)
-        # In the session of the load: idle priority counts only within a session, and the training would slow the load down.
+        # In the session of the load: idle priority has an effect only within a session. In another one, the training would
+        # get as much CPU time as the load.
         with (
             service(store, own_session=False, **settings) as server,
             httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client,
