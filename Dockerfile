@@ -16,7 +16,7 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends python3 \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/dpkg.log \
     && useradd --uid 10001 --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin sgformer \
-    && install -d -o sgformer -g sgformer /var/lib/sgformer/store /var/lib/sgformer/store/models /var/lib/sgformer/data
+    && install -d -o sgformer -g sgformer /var/lib/sgformer/store /var/lib/sgformer/store/models /var/lib/sgformer/data /var/lib/sgformer/cache
 # The models, and beside them the check-points of training: one volume.
 ENV PATH=/opt/sgformer/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -55,7 +55,7 @@ RUN if [ "$VARIANT" = cpu ]; then set -- --no-build-isolation; fi \
     && /opt/pip/bin/pip --python /opt/sgformer/bin/python uninstall --yes setuptools
 
 FROM build AS build-worker
-# PyTorch's own index of CPU builds: on PyPI, torch is a CUDA build of some gigabytes, and training uses no GPU.
+# PyTorch's own index of CPU builds: on PyPI, torch is a CUDA build of some gigabytes, and this image trains on CPUs.
 # Empty: the package registry alone. See deploy/README.md.
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 RUN /opt/pip/bin/pip --python /opt/sgformer/bin/python install \

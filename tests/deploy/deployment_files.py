@@ -61,7 +61,7 @@ def drain_seconds() -> float:
     """How long the service may take to answer its last requests, as it tells uvicorn."""
     options: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logs, "set_up", lambda: None)
+        patch.setattr(logs, "set_up", lambda _: None)
         patch.setattr(uvicorn, "run", lambda *_, **arguments: options.update(arguments))
         patch.setattr(signal, "signal", lambda *_: None)
         for name in ("PROMETHEUS_MULTIPROC_DIR", *THREAD_LIMITS):

@@ -34,7 +34,9 @@ STAND_INS = {
     # The published image disables Redis' protected mode.
     "redis": [
         INSTALL.format("redis-server"),
-        "RUN printf '#!/bin/sh\\nexec /usr/bin/redis-server \"$@\" --protected-mode no\\n' >/usr/local/bin/redis-server"
+        # Debian's Redis 7.0 does not know WAITAOF, and does not start with a user who may call it.
+        "RUN printf '#!/bin/sh\\nsed -i s/.+waitaof// /tmp/users.acl\\n"
+        'exec /usr/bin/redis-server "$@" --protected-mode no\\n\' >/usr/local/bin/redis-server'
         " && chmod 755 /usr/local/bin/redis-server && install -d -o 999 -g 999 /data",
         "WORKDIR /data",
     ],

@@ -12,7 +12,7 @@ import yaml
 from tests.deploy.tools import ROOT, need, run
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
-OVERLAYS = ("demo", "production", "gpu")
+OVERLAYS = ("demo", "production", "gpu", "training", "kubeflow")
 Manifest = dict[str, Any]
 
 
@@ -47,8 +47,13 @@ def of_kind(manifests: list[Manifest], *kinds: str) -> list[Manifest]:
 
 
 def template(manifest: Manifest) -> Manifest:
-    """The template of the manifest's pods; a CronJob has it in the template of its jobs. Empty where there are no pods."""
+    """The template of the manifest's pods; a CronJob has it in the template of its jobs, and Kubeflow's TrainingRuntime in
+    that of its only group of jobs. Empty where there are no pods.
+    """
     spec = manifest.get("spec", {})
+    if manifest["kind"] == "TrainingRuntime":
+        (group,) = spec["template"]["spec"]["replicatedJobs"]
+        spec = group["template"]["spec"]
     pods: Manifest = spec.get("jobTemplate", {}).get("spec", spec).get("template", {})
     return pods
 

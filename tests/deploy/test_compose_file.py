@@ -90,6 +90,21 @@ def test_compose_passes_what_env_says(tmp_path: Path) -> None:
     assert "grafana" in services
 
 
+def test_workers_and_services_can_be_scaled(tmp_path: Path, services: Services) -> None:
+    """Containers of one service need names and ports of their own, and files that all of them may use."""
+    for name in ("worker", "service"):
+        assert not {"container_name", "hostname", "mac_address"} & set(services[name]), name
+        shared = [(path, read_only) for path, (_, read_only) in volumes(services[name]).items()]
+        locked = {"/var/lib/sgformer/store", "/var/lib/sgformer/data", "/var/lib/sgformer/cache"}  # by locks of their files
+        assert {path for path, read_only in shared if not read_only} <= locked, name
+    assert "ports" not in services["worker"]
+    (tmp_path / ".env").write_text("SGF_PORT=8010-8013\n")
+    (tmp_path / "docker-compose.yml").write_text(COMPOSE.read_text())
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SGF_")}
+    written = compose(run(*compose_command(), "config", cwd=tmp_path, env=environ).stdout)["services"]["service"]["ports"]
+    assert "8010-8013" in str(written)
+
+
 def test_every_container_is_confined(services: Services) -> None:
     for name, service in services.items():
         assert service["read_only"], name
@@ -271,7 +286,7 @@ def test_the_demo_is_installed_by_the_command_that_leaves_a_store_with_models_al
 
 def test_the_worker_has_the_settings_of_training_that_the_service_has() -> None:
     services = compose()["services"]
-    assert {"SGF_REDIS_URL", "SGF_TRAINING_SECONDS", "SGF_TRAINING_THREADS", "SGF_KEEP_VERSIONS"} <= set(
+    assert {"SGF_REDIS_URL", "SGF_GRAPH_LOG", "SGF_TRAINING_SECONDS", "SGF_TRAINING_THREADS", "SGF_KEEP_VERSIONS"} <= set(
         services["worker"]["environment"]
     )
     assert services["worker"]["environment"].items() <= services["service"]["environment"].items()
@@ -280,7 +295,7 @@ def test_the_worker_has_the_settings_of_training_that_the_service_has() -> None:
 def test_the_example_has_no_secrets_and_every_variable_of_compose_alone() -> None:
     """The settings of the service are in docs/configuration.md: the example has the most common ones."""
     example, used = env_example(), dict(VARIABLE.findall(COMPOSE.read_text()))
-    assert not any(example[name] for name in ("SGF_ADMIN_TOKEN", "SGF_API_KEYS", "GRAFANA_ADMIN_PASSWORD"))
+    assert not any(example[name] for name in ("SGF_ADMIN_TOKEN", "SGF_API_KEYS", "SGF_WRITE_KEYS", "GRAFANA_ADMIN_PASSWORD"))
     assert set(used) - set(example) <= {variable(field.name) for field in fields(Settings)}
     assert set(example) - set(used) == {"COMPOSE_PROFILES"}
     assert {name: example[name] for name in example if name in used} == {
@@ -304,6 +319,8 @@ def test_every_setting_in_env_reaches_the_service_and_it_knows_them_all(
     written = compose()["services"][name]["environment"]
     assert {variable(field.name) for field in fields(Settings)} - DEPRECATED - set(written) == own - set(written)
     environment = {key: str("" if value is None else value) for key, value in services[name]["environment"].items()}
-    assert Settings.from_env(environment | password_file(tmp_path)).redis_url == "redis://sgf@redis:6379/0"
+    settings = Settings.from_env(environment | password_file(tmp_path))
+    assert settings.redis_url == "redis://sgf@redis:6379/0"
+    assert settings.graph_log == "redis", "the service cannot write to the store"
     for setting in set(written) - own:
         assert [used for used, _ in VARIABLE.findall(written[setting])] == [setting], f"{setting} is not what .env says"

@@ -97,7 +97,7 @@ def test_the_health_check_fails_while_no_model_is_served() -> None:
     """The service is alive without a model, and not ready."""
     health = inspect(SERVING)["Config"]["Healthcheck"]["Test"][1:]
     live = ["python3", "-c", health[-1].replace("/health/ready", "/health/live")]
-    container = docker("run", "--detach", *CONFINED, SERVING).stdout.strip()
+    container = docker("run", "--detach", "--env", "SGF_WAIT_FOR_MODEL=true", *CONFINED, SERVING).stdout.strip()
     try:
         until(lambda: docker("exec", container, *live, check=False).returncode == 0)
         failed = docker("exec", container, *health, check=False)

@@ -49,6 +49,9 @@ from tests.model_store.samples import publish
 from tests.service.serving import in_thread
 
 EXPOSED, ADMIN, WORKER = "sgformer", "sgformer-admin", "sgformer-worker"
+TRAINING = ("train", "sgformer-torch")
+"""The manifests whose pods train over several hosts."""
+NOT_IN_THE_SCHEMAS = ("ServiceMonitor", "Kustomization", "TrainingRuntime", "TrainJob")
 SERVING = (EXPOSED, ADMIN)
 PASSWORD_FOLDER = "/run/redis-auth"  # noqa: S105  # a path
 GUIDE = (ROOT / "docs" / "deployment.md").read_text()
@@ -72,7 +75,7 @@ def statuses(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def check_schema(manifests: list[Manifest]) -> None:
     """Raises kubernetes_validate.ValidationError, which names the field; unknown fields are errors too."""
     for manifest in manifests:
-        if manifest["kind"] not in ("ServiceMonitor", "Kustomization"):  # not in the schemas of Kubernetes
+        if manifest["kind"] not in NOT_IN_THE_SCHEMAS:  # of Kubernetes
             kubernetes_validate.validate(manifest, "1.32", strict=True)
 
 
@@ -170,7 +173,7 @@ def test_ports_lead_to_the_programs(manifests: list[Manifest]) -> None:
         workloads = [manifest for manifest in manifests if selects(selector, labels(manifest))]
         chosen = [container for workload in workloads for container in containers(workload)]
         open_ports = {port["name"] for container in chosen for port in container.get("ports", ())}
-        assert {port["targetPort"] for port in service["spec"]["ports"]} <= open_ports, service["metadata"]["name"]
+        assert {port["targetPort"] for port in service["spec"].get("ports", ())} <= open_ports, service["metadata"]["name"]
 
 
 @pytest.mark.parametrize("overlay", ["production", "gpu"])
@@ -198,11 +201,12 @@ def test_folders_of_the_images_are_in_their_claims(manifests: list[Manifest]) ->
         if "sgformer" not in container["image"]:
             continue
         assert "emptyDir" in volume(manifest, mounts(container)["/tmp"]["name"]), name  # noqa: S108  # in a container
-        folders = {"store": "SGF_STORE"} | ({"data": "SGF_DATA_ROOT"} if name in (ADMIN, WORKER) else {})
+        folders = {"store": "SGF_STORE"} | ({"data": "SGF_DATA_ROOT"} if name in (ADMIN, WORKER, *TRAINING) else {})
         for claim, setting in folders.items():
             (mount,) = (entry for path, entry in mounts(container).items() if is_below(image_variable(setting), path))
             assert volume(manifest, mount["name"])["persistentVolumeClaim"]["claimName"] == claim, name
-            assert mount.get("readOnly", False) == ((name, claim) in {(EXPOSED, "store"), (ADMIN, "data")}), name
+            reading = {(EXPOSED, "store"), *((reader, "data") for reader in (ADMIN, *TRAINING))}
+            assert mount.get("readOnly", False) == ((name, claim) in reading), name
 
 
 def test_only_the_service_with_admin_can_change_the_store(manifests: list[Manifest]) -> None:
@@ -221,7 +225,7 @@ def test_only_those_that_use_redis_have_its_password(manifests: list[Manifest]) 
     assert named(manifests, "ConfigMap")["data"]["SGF_REDIS_PASSWORD_FILE"] == f"{PASSWORD_FOLDER}/password"
     for name, manifest, container in every_container(manifests):
         mount = mounts(container).get(PASSWORD_FOLDER)
-        assert (mount is not None) == (name in (*SERVING, WORKER, "redis")), name
+        assert (mount is not None) == (name in (*SERVING, WORKER, "redis", *TRAINING)), name
         if mount:
             secret = volume(manifest, mount["name"])["secret"]["secretName"]
             assert f"kubectl create secret generic {secret} -n sgformer --from-literal=password=" in GUIDE, name
@@ -229,7 +233,9 @@ def test_only_those_that_use_redis_have_its_password(manifests: list[Manifest]) 
 
 def test_settings_are_known_and_agree(manifests: list[Manifest], tmp_path: Path) -> None:
     data = named(manifests, "ConfigMap")["data"]
-    assert Settings.from_env(data | password_file(tmp_path)).redis_url == "redis://sgf@redis:6379/0"
+    settings = Settings.from_env(data | password_file(tmp_path))
+    assert settings.redis_url == "redis://sgf@redis:6379/0"
+    assert settings.graph_log == "redis", "the pods of the service cannot write to the store"
     assert 6379 in {port["port"] for port in named(manifests, "Service", "redis")["spec"]["ports"]}
     service, worker = (containers(named(manifests, "Deployment", name))[0] for name in (EXPOSED, WORKER))
     assert worker["resources"]["requests"]["cpu"] == data["SGF_TRAINING_THREADS"]
