@@ -30,7 +30,15 @@ class Command(NamedTuple):
 
 
 def blocks_of(root: Path, page: str) -> list[Block]:
-    return [Block(*found) for found in FENCE.findall((root / page).read_text())]
+    """A `text` block directly below an `sh` block is the output of its last command."""
+    text, blocks, end = (root / page).read_text(), list[Block](), 0
+    for fence in FENCE.finditer(text):
+        language, content = fence.groups()
+        if language == "text" and blocks and blocks[-1].language == "sh" and not text[end : fence.start()].strip():
+            language = "output"
+        blocks.append(Block(language, content))
+        end = fence.end()
+    return blocks
 
 
 def commands_of(root: Path, page: str) -> list[Command]:
@@ -89,8 +97,8 @@ class Shell:
         self._count, self._serving = 0, 0
         self._feed("set -m")  # what goes to the background is a process group of its own
 
-    def run(self, command: str, seconds: float = 300) -> str:
-        """Its output. Raises AssertionError with everything it said where it fails."""
+    def run(self, command: str, seconds: float = 300, fails: bool = False) -> str:
+        """Its output. Raises AssertionError with everything it said where it fails, or does not if `fails`."""
         self._count += 1
         code, out, err = (self.files / f"{self._count}.{kind}" for kind in ("code", "out", "err"))
         self._feed(f"{{ {command}\n}} </dev/null >{out} 2>{err}; echo $? >{code}")
@@ -99,7 +107,8 @@ class Shell:
             assert self._bash.poll() is None, f"{command}\nended the shell: {_said(out, err)}"
             assert time.monotonic() < end, f"{command}\ntook more than {seconds} s: {_said(out, err)}"
             time.sleep(0.01)
-        assert code.read_text() == "0\n", f"{command}\nfailed with {code.read_text()}{_said(out, err)}"
+        did = "did not fail: 0\n" if fails else f"failed with {code.read_text()}"
+        assert (code.read_text() != "0\n") == fails, f"{command}\n{did}{_said(out, err)}"
         return out.read_text()
 
     def serve(self, command: str) -> None:

@@ -26,6 +26,7 @@ LONGEST = (
     "deploy/test_observability.py",
     "service/test_processes.py",
     "service/rollout/test_rollout.py",
+    "service/console/test_console.py",
 )
 """Files that take half a minute and more: begun last, one of them would go on alone when all others are done."""
 

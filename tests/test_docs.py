@@ -28,7 +28,13 @@ PAGES = [
 ]
 PACKAGES = ("sgformer", "model_store", "training", "service", "sgformer_client")
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-COMMANDS = (*((script,) for script in SCRIPTS), ("sgf-train", "tune"), ("sgf-train", "table"), ("sgf-models", "prune"))
+COMMANDS = (
+    *((script,) for script in SCRIPTS),
+    ("sgf-train", "tune"),
+    ("sgf-train", "table"),
+    ("sgf-models", "prune"),
+    ("sgf-graph", "apply"),
+)
 FLAGS_OF_OTHERS = ("--build-arg VARIANT=gpu",)
 OTHER_HOSTS = ("https://fonts", "cdn", "https://unpkg")
 
@@ -122,6 +128,20 @@ def build_site(root: Path, site: Path) -> str:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
     return "" if done.returncode == 0 else done.stderr
+
+
+def test_the_messages_of_the_troubleshooting_page_are_real() -> None:
+    """Each part of a message stands in the code, or whole in a test of the mistake; `…` stands for what varies."""
+    sources = [path.read_text() for folder in (*PACKAGES, "tests") for path in (ROOT / folder).rglob("*.py")]
+    text = re.sub(r'"\s*\n\s*f?"', "", "\n".join(sources))
+    rows = re.findall(r"^\| (.*?) \| ", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE)
+    messages = [message for row in rows for message in re.findall(r"`([^`]+)`", row)]
+    assert len(messages) > 30
+    assert [part for message in messages for part in parts_of(message) if part not in text] == []
+
+
+def parts_of(message: str) -> list[str]:
+    return [part.strip() for part in message.replace("port 8000", "").split("…")]
 
 
 def test_every_page_is_in_the_menu() -> None:

@@ -109,14 +109,14 @@ def test_torch_is_not_installed(installation: Installation) -> None:
     assert installation.run("python", "-c", "import torch").returncode == 1
 
 
-@pytest.mark.parametrize("program", ["sgf-serve", "sgf-models", "sgf-worker"])
-def test_a_command_that_needs_no_extra_shows_its_help(installation: Installation, program: str) -> None:
+@pytest.mark.parametrize("program", ["sgf-serve", "sgf-models", "sgf-worker", "sgf-train", "sgf-graph"])
+def test_every_command_shows_its_help_without_an_extra(installation: Installation, program: str) -> None:
     done = installation.run(program, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: {program}")
 
 
-@pytest.mark.parametrize("arguments", [(), ("--help",), ("--recipe", "digits"), ("tune", "--out", "mine.toml")])
+@pytest.mark.parametrize("arguments", [(), ("--recipe", "digits"), ("tune", "--out", "mine.toml")])
 def test_training_names_the_extra_that_it_needs(installation: Installation, arguments: tuple[str, ...]) -> None:
     done = installation.run("sgf-train", *arguments)
     assert (done.returncode, done.stdout) == (2, "")

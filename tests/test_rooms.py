@@ -19,17 +19,22 @@ MAY_IMPORT = {
     "service": {"sgformer", "model_store", "sgformer_client"},
     "sgformer_client": set(),
 }
-NOUNS = "adjacency config errors features graph states sums weights"
+NOUNS = "adjacency config errors edge_list features graph histograms states sums weights"
 FOLDERS_MAY_IMPORT = {
     "sgformer/arrays": "",
     "sgformer/request_time": f"arrays {NOUNS}",
+    "sgformer/live": f"arrays request_time {NOUNS}",
+    "sgformer/explain": f"arrays live request_time {NOUNS}",
+    "sgformer/nearest": "arrays",
     "sgformer/torch_model": f"arrays request_time {NOUNS}",
-    "sgformer/full_graph": f"arrays request_time torch_model {NOUNS}",
+    "sgformer/full_graph": f"arrays request_time torch_model device {NOUNS}",
     "sgformer/importers": f"torch_model {NOUNS}",
-    "model_store/format": "errors",
-    "model_store/publish": "format errors snapshot",
-    "model_store/versions": "format publish errors snapshot",
-    "model_store/cli": "format publish versions demo errors store",
+    "model_store/format": "errors feature_schema",
+    "model_store/publish": "format errors feature_schema snapshot",
+    "model_store/versions": "format publish errors snapshot logged_changes",
+    "model_store/graph_log": "versions errors",
+    "model_store/live_graph": "format graph_log errors snapshot",
+    "model_store/cli": "format publish versions demo errors store suggestions",
     "training/data": "",
     "training/fit": "data",
     "training/report": "data fit",
@@ -37,11 +42,19 @@ FOLDERS_MAY_IMPORT = {
     "training/cli": "data fit report release",
     "training/paper": "data fit cli",
     "service/telemetry": "",
-    "service/engines": "settings",
-    "service/rollout": "engines telemetry errors settings",
-    "service/predict": "engines telemetry errors settings redis_connection",
+    "service/engines": "redis_connection settings",
+    "service/live": "engines telemetry admission errors node_features redis_connection request_fields settings",
+    "service/rollout": "engines live telemetry errors redis_connection settings store_reader",
+    "service/predict": "engines live telemetry errors node_features redis_connection request_fields settings",
+    "service/monitoring": "engines predict rollout telemetry settings",
     "service/jobs": "telemetry settings redis_connection",
-    "service/http": "engines rollout predict jobs telemetry admission errors settings",
+    "service/console": "",
+    "service/graph_cli": "",
+    "service/explain": "engines live predict telemetry errors request_fields settings",
+    "service/http": (
+        "console engines explain live rollout predict monitoring jobs telemetry admission errors request_fields settings "
+        "store_reader"
+    ),
 }
 """By folder, the other folders and the modules of its room that it may import, for annotations too."""
 EXCEPTIONS = {
@@ -50,6 +63,7 @@ EXCEPTIONS = {
     ("training/release/delivery.py", "cli"),  # run events, the contract with the service
     ("service/predict/batching.py", "http"),  # the type of a request
     ("service/predict/predictor.py", "http"),
+    ("service/explain/explainer.py", "http"),
 }
 REQUEST_TIME = """
 import sys
