@@ -64,6 +64,8 @@ def family(process: int) -> list[psutil.Process]:
 def test_a_stalled_store_stalls_no_answer_and_no_shutdown(two: Path, tmp_path: Path) -> None:
     settings = {"local_cache": str(tmp_path / "local"), "inline_cost": "1", "deadline_seconds": "3"}
     with in_processes(two, **settings) as (client, process, _):
+        # The compute process has the lowest priority: on a busy machine its start may take longer than the deadline.
+        until(lambda: client.post("/predict", json=NEW).status_code == 200)
         expected = client.post("/predict", json=NEW).json()
         files = {path for each in family(process.pid) for path in open_files(each)}
         assert any(path.startswith(str(tmp_path / "local")) for path in files)
