@@ -116,4 +116,4 @@ class LogAsList(RuleBasedStateMachine):
 
 
 TestLogAsList = LogAsList.TestCase
-TestLogAsList.settings = settings(max_examples=settings().max_examples // 10, stateful_step_count=30)
+TestLogAsList.settings = settings(max_examples=settings().max_examples // 4, stateful_step_count=30)

@@ -20,7 +20,7 @@ from tests.sgformer.explain.checks import check_known, check_new, check_split, o
 from tests.sgformer.explain.naive_parts import without_edges
 from tests.sgformer.live.test_changing_graph import opened as opened_graph
 
-FEWER = settings(max_examples=max(1, settings.default.max_examples // 10))
+FEWER = settings(max_examples=max(1, settings.default.max_examples // 4))
 
 
 @given(cases())

@@ -32,7 +32,7 @@ from tests.sgformer.live.machine import LiveGraphMachine
 OPERATIONS = int(os.environ.get("SGF_OPERATIONS", "3000"))
 
 # 60 cases of 20 steps in the gate, 1,000 in `make fuzz`.
-LiveGraphMachine.TestCase.settings = settings(max_examples=settings.default.max_examples // 5, stateful_step_count=20)
+LiveGraphMachine.TestCase.settings = settings(max_examples=settings.default.max_examples // 2, stateful_step_count=20)
 TestEveryChangeIsExact = LiveGraphMachine.TestCase
 
 
