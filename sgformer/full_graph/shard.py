@@ -27,7 +27,7 @@ CHUNK_ROWS = 8192
 """Rows of a chunk of the passes."""
 BLOCK_ENTRIES = 4_000_000
 """Most adjacency entries of a block."""
-EXCHANGED_ROWS = 262_144
+EXCHANGED_ROWS = 65_536
 """Most rows of states that a process sends in one exchange, and most rows that it gathers at once: bounds the memory."""
 ROW_COST = 8
 """The work of a row without its edges, in units of one edge. Ranges have equal work, not equally many rows."""
@@ -116,9 +116,10 @@ class Shard:
         for first in range(0, self._largest_part, part):
             sent, received = (_parts(counts, first, part) for counts in (self._sent_counts, self._received_counts))
             rows = torch.from_numpy(states[np.concatenate([self._sent_rows[rows] for rows in sent])])
-            answers = exchange(rows, [*map(_length, sent)], [*map(_length, received)], width)
-            places = np.concatenate([np.arange(rows.start, rows.stop) for rows in received])
-            result[len(states) + places] = answers.cpu().numpy()
+            sizes = [*map(_length, received)]
+            answers = exchange(rows, [*map(_length, sent)], sizes, width).cpu().numpy()
+            for place, answer in zip(received, np.split(answers, np.cumsum(sizes)[:-1]), strict=True):
+                result[len(states) :][place] = answer
         return result
 
     @cached_property
