@@ -34,7 +34,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 GROUPS: dict[str, tuple[Callable[[], list[Result]], ...]] = {
     "sgformer": (mathematics.against_pyg, mathematics.measure_new_node_by_graph_size, mathematics.measure_hub_neighbours),
     "model_store": (snapshots,),
-    "training": (training.against_pyg, training.a_million_nodes),
+    "training": (training.against_pyg, training.a_million_nodes, training.two_processes, training.on_a_busy_machine),
     "service": (predict.predict, predict.inline),
     "caching": (caching.hits, caching.misses),
     "generators": (generators,),

@@ -1,16 +1,20 @@
 """Time, memory and disk of each stage on growing graphs: import, one epoch with evaluation and publishing, refresh, serving.
 
     python -m benchmarks.scale --nodes 1000000 3000000 10000000 --memory 6 --folder /large/disk
+    python -m benchmarks.scale --papers 0.02 --memory 3 --folder /large/disk
 
 Every stage is a process of its own, in a control group with this memory limit, page cache included (as root; otherwise the
 limit is not set, and the table says so). A graph has 10 edges and 64 features per node. The last lines fit each stage with a
 straight line in the number of nodes and give what 111 million nodes (ogbn-papers100M) need by it. Serving is compared with a
 graph of 10,000 nodes that is made and served in the same way: requests alternate in one run.
+
+--papers makes the files of ogbn-papers100M, in OGB's layout, for a graph with this share of its nodes, edges and labels.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import shutil
@@ -35,7 +39,9 @@ from benchmarks.workload import SMALL, Bodies, new_nodes
 EDGES_PER_NODE, FEATURES, CLASSES = 10, 64, 10
 CHUNK = 200_000
 MODELS = "models"
-PAPERS_NODES = 111_059_956
+PAPERS_NODES, PAPERS_EDGES, PAPERS_FEATURES, PAPERS_CLASSES = 111_059_956, 1_615_685_872, 128, 172
+PAPERS_PARTS = {"train": 1_207_179, "valid": 125_265, "test": 214_338}
+"""Nodes with labels; the others have none."""
 TRAIN = "--epochs 1 --batch-nodes 100000 --hidden 64 --layers 2 --gnn-input own --no-checkpoint --json".split()  # noqa: SIM905
 OPEN = "import sys; from model_store import Store; s = Store(sys.argv[1]).model('scale').open(); print(s.states.num_nodes)"
 Limit = Callable[[], None] | None
@@ -74,7 +80,29 @@ def generate(folder: Path, nodes: int) -> None:
             writer.write_table(pa.table([source, target], schema=schema))
 
 
-def measure(nodes: int, work: Path, processes: int, limit: Limit) -> Iterator[Stage]:
+def generate_papers(folder: Path, nodes: int) -> None:
+    """The files of ogbn-papers100M: raw/ with npz, and split/time/ with the numbers of nodes."""
+    rng, share = np.random.default_rng(0), nodes / PAPERS_NODES
+    count = round(PAPERS_EDGES * share)
+    (folder / "raw").mkdir(parents=True)
+    (folder / "split" / "time").mkdir(parents=True)
+    edges = np.stack([rng.integers(0, nodes, count), (nodes * rng.random(count) ** 3).astype(np.int64)])
+    features = rng.standard_normal((nodes, PAPERS_FEATURES), dtype=np.float32)
+    numbers = {"num_nodes_list": np.array([nodes]), "num_edges_list": np.array([count])}
+    np.savez(folder / "raw" / "data.npz", edge_index=edges, node_feat=features, node_year=np.zeros((nodes, 1)), **numbers)
+    order, labels, start = rng.permutation(nodes), np.full((nodes, 1), np.nan, dtype=np.float32), 0
+    for name, size in PAPERS_PARTS.items():
+        members = np.sort(order[start : start + round(size * share)])
+        start += len(members)
+        labels[members, 0] = members % PAPERS_CLASSES
+        with gzip.open(folder / "split" / "time" / f"{name}.csv.gz", "wt") as file:
+            file.writelines(f"{node}\n" for node in members)
+    np.savez(folder / "raw" / "node-label.npz", node_label=labels)
+
+
+def measure(
+    nodes: int, work: Path, processes: int, limit: Limit, generate: Callable[[Path, int], None] = generate
+) -> Iterator[Stage]:
     tables, graph, store = (work / name for name in ("tables", "graph", MODELS))
     generate(tables, nodes)
     train = ["-m", "training", "--data", str(graph), "--store", str(store), "--model", "scale", "--activate", *TRAIN]
@@ -174,13 +202,29 @@ def print_table(stages: list[Stage]) -> None:
             )
 
 
+def measure_papers(options: argparse.Namespace) -> None:
+    work = options.folder.resolve() / "papers"
+    shutil.rmtree(work, ignore_errors=True)
+    with memory_limit(options.memory) as limit:
+        print(f"memory limit: {options.memory:g} GB" if limit else "no memory limit: control groups cannot be made here")
+        try:
+            nodes = round(PAPERS_NODES * options.papers)
+            print_table(list(measure(nodes, work, options.processes, limit, generate_papers)))
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=[1_000_000, 3_000_000, 10_000_000])
     parser.add_argument("--memory", type=float, default=6.0, help="limit in GB")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--folder", type=Path, default=Path("build/scale"), help="needs about 15 kB per node")
+    parser.add_argument("--papers", type=float, metavar="SHARE", help="a share of ogbn-papers100M instead, such as 0.02")
     options = parser.parse_args()
+    if options.papers:
+        measure_papers(options)
+        return
     stages: list[Stage] = []
     small = options.folder.resolve() / str(SMALL)
     with memory_limit(options.memory) as limit:

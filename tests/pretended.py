@@ -16,7 +16,6 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
-from model_store.publish import shared_forward
 from sgformer.full_graph import shard
 from training.fit import processes
 
@@ -70,7 +69,7 @@ def start_device(nccl: bool = False) -> str:
     LIBRARY.fallback(compute, "PrivateUse1")  # for tensors that are made on the device
     set_free_memory(2**40)
     if nccl:
-        for module in (shard, processes, shared_forward):
+        for module in (shard, processes):
             module.communication_device = lambda: torch.device(DEVICE)
         for name in COLLECTIVES:
             setattr(dist, name, _for_the_device(getattr(dist, name)))

@@ -44,12 +44,16 @@ class CurrentData:
 
 
 @contextmanager
-def open_live_graph(snapshot: Snapshot, redis: dict[str, Any] | None = None) -> Iterator[tuple[LiveGraph, GraphLog]]:
-    """Yields the graph of a snapshot with all changes of its log, and the log."""
+def open_live_graph(
+    snapshot: Snapshot, redis: dict[str, Any] | None = None, last: int | None = None
+) -> Iterator[tuple[LiveGraph, GraphLog]]:
+    """Yields the graph of a snapshot with all changes of its log, or those up to the sequence `last`; and the log."""
     live = LiveGraph(snapshot)
     with closing(LogAddress(snapshot.folder.parent, live.id, redis).open()) as log:
         while records := log.read(live.position.sequence, BATCH):
-            live.follow(records)
+            live.follow([record for record in records if last is None or record.sequence <= last])
+            if last is not None and records[-1].sequence >= last:
+                break
         yield live, log
 
 

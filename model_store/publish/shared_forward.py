@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from model_store.format import layout, npy
 from model_store.format.layout import ArraySpec
 from sgformer import Graph, ModelConfig, Summary, summarize
-from sgformer.full_graph.shard import Allocate, Shard, communication_device, world_size
+from sgformer.full_graph.shard import Allocate, Shard, broadcast, world_size
 
 Weights = Mapping[str, NDArray[Any]]
 
@@ -24,7 +24,7 @@ Weights = Mapping[str, NDArray[Any]]
 def summarize_into(folder: Path, config: ModelConfig, weights: Weights, graph: Graph, device: str) -> Summary:
     """Writes the states of all nodes into files of the folder, and returns them, mapped."""
 
-    def create(name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def create(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         return npy.create(folder / layout.state_file(name), ArraySpec(shape, dtype.str))
 
     with np.errstate(all="ignore"):  # `check_finite` reports an overflow, with the node
@@ -32,7 +32,7 @@ def summarize_into(folder: Path, config: ModelConfig, weights: Weights, graph: G
             return summarize(config, weights, graph, device=device, allocate=create)
         shape = (graph.num_nodes, config.hidden)
         arrays = {name: create(name, shape, np.dtype("<f4")) for name in layout.state_names(config)}
-        _broadcast(str(folder.resolve()))
+        broadcast(str(folder.resolve()))
         sums = _write_rows(folder, config, weights, graph, device).sums
     return Summary(layout.states_from(config, arrays), sums)
 
@@ -40,14 +40,14 @@ def summarize_into(folder: Path, config: ModelConfig, weights: Weights, graph: G
 def assist(config: ModelConfig, weights: Weights, graph: Graph, device: str) -> None:
     """Computes and writes the rows of this process. Returns when all rows are written."""
     with np.errstate(all="ignore"):
-        _write_rows(Path(_broadcast(None)), config, weights, graph, device)
+        _write_rows(Path(broadcast(None)), config, weights, graph, device)
 
 
 def _write_rows(folder: Path, config: ModelConfig, weights: Weights, graph: Graph, device: str) -> Summary:
     shard = Shard.of(graph, _scratch(folder))
     mapped: list[Any] = []
 
-    def own_rows(name: str, _shape: tuple[int, int], _dtype: np.dtype[Any]) -> NDArray[Any]:
+    def own_rows(name: str, _shape: tuple[int, ...], _dtype: np.dtype[Any]) -> NDArray[Any]:
         mapped.append(np.load(folder / layout.state_file(name), mmap_mode="r+"))
         return np.asarray(mapped[-1][shard.start : shard.stop])
 
@@ -61,16 +61,10 @@ def _write_rows(folder: Path, config: ModelConfig, weights: Weights, graph: Grap
 def _scratch(folder: Path) -> Allocate:
     """Arrays in nameless files of the store, which the kernel removes with the process."""
 
-    def allocate(name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         path = folder / f"rank_{dist.get_rank()}_{name}.npy"
         array = npy.create(path, ArraySpec(shape, dtype.str))
         path.unlink()
         return array
 
     return allocate
-
-
-def _broadcast(text: str | None) -> str:
-    content = [text]
-    dist.broadcast_object_list(content, src=0, device=communication_device())
-    return str(content[0])

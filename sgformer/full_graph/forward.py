@@ -85,8 +85,8 @@ class FullForward:
         allocate: Allocate = in_memory,
         shard: Shard | None = None,
     ) -> None:
-        """`allocate` and `shard` are as for `summarize`."""
-        self._config, self._dtype, self._device = config, np.dtype(dtype), device
+        """`allocate` and `shard` are as for `summarize`; `allocate` also makes the arrays of logits."""
+        self._config, self._dtype, self._device, self._allocate = config, np.dtype(dtype), device, allocate
         self._passes = Passes(config, graph, dtype, device, shard=shard)
         shape = (shard.num_rows if shard else graph.num_nodes, config.hidden)
         self._inputs = allocate("inputs", shape, self._dtype)
@@ -98,7 +98,7 @@ class FullForward:
         """The logits of every node, or of every row of the shard, in a new array. `weights`: as for `summarize`."""
         config, passes, initial = self._config, self._passes, self._initial
         model = InferenceModel(config, weights, self._dtype, placed_on(self._device))
-        logits = np.empty((len(initial), config.out_features), dtype=self._dtype)
+        logits = self._allocate("logits", (len(initial), config.out_features), self._dtype)
         store = write_into(logits)
         with torch.inference_mode():
             sums = passes.inputs(model, self._inputs, initial).to(model.like)

@@ -1,7 +1,8 @@
 """A shard: the rows that one process computes if several processes share a full-graph forward.
 
 Process r of P computes a range of rows. The sums of all processes are added once, in float64 and in the order of the ranges.
-Every GCN layer begins with one exchange: each process receives the states of the neighbours outside its range, its halo.
+Every GCN layer begins with one exchange: each process receives the states of the neighbours outside its range, its halo. An
+exchange has rounds, so that memory holds a bounded part of a halo, which may be as large as the graph.
 The processes are those of torch.distributed (gloo or nccl), which the caller has initialised.
 """
 
@@ -26,14 +27,16 @@ CHUNK_ROWS = 8192
 """Rows of a chunk of the passes."""
 BLOCK_ENTRIES = 4_000_000
 """Most adjacency entries of a block."""
+EXCHANGED_ROWS = 65_536
+"""Most rows of states that a process sends in one exchange, and most rows that it gathers at once: bounds the memory."""
 ROW_COST = 8
 """The work of a row without its edges, in units of one edge. Ranges have equal work, not equally many rows."""
 
-Allocate: TypeAlias = Callable[[str, tuple[int, int], np.dtype[Any]], NDArray[Any]]
+Allocate: TypeAlias = Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 """Makes a writable array for a result, e.g. a memory-mapped file."""
 
 
-def in_memory(_name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
+def in_memory(_name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.empty(shape, dtype=dtype)
 
 
@@ -104,14 +107,19 @@ class Shard:
         if world_size() == 1:
             return states
         width = states.shape[1]
-        sent = torch.from_numpy(np.ascontiguousarray(states[self._sent_rows]))
-        received = exchange(sent, self._sent_counts, self._received_counts, width)
         key = (width, states.dtype)
         if key not in self._buffers:
             self._buffers[key] = self.allocate("extended", (len(self.degrees), width), states.dtype)
         result = self._buffers[key]
         result[: len(states)] = states
-        result[len(states) :] = received.cpu().numpy()
+        part = max(1, EXCHANGED_ROWS // world_size())
+        for first in range(0, self._largest_part, part):
+            sent, received = (_parts(counts, first, part) for counts in (self._sent_counts, self._received_counts))
+            rows = torch.from_numpy(states[np.concatenate([self._sent_rows[rows] for rows in sent])])
+            sizes = [*map(_length, received)]
+            answers = exchange(rows, [*map(_length, sent)], sizes, width).cpu().numpy()
+            for place, answer in zip(received, np.split(answers, np.cumsum(sizes)[:-1]), strict=True):
+                result[len(states) :][place] = answer
         return result
 
     @cached_property
@@ -123,6 +131,11 @@ class Shard:
     def _received_counts(self) -> list[int]:
         """Rows of the halo by the process that computes them."""
         return [int(count) for count in np.diff(np.searchsorted(self.halo, self.bounds))]
+
+    @cached_property
+    def _largest_part(self) -> int:
+        """The most rows that one process sends to another, over all processes, which therefore make equally many rounds."""
+        return max(int(part) for part in all_gather(torch.tensor([max(self._received_counts)])))
 
     @cached_property
     def _sent_counts(self) -> list[int]:
@@ -148,6 +161,17 @@ def row_ranges(adjacency: Adjacency, count: int, chunk_rows: int) -> list[int]:
     return [0, *inner.tolist(), adjacency.num_nodes]
 
 
+def _parts(counts: list[int], first: int, count: int) -> list[slice]:
+    """Of rows that lie one process after the other, `counts` for each: `count` rows for each from its row `first` on."""
+    ends = np.cumsum(counts).tolist()
+    starts = [min(end - total + first, end) for end, total in zip(ends, counts, strict=True)]
+    return [slice(start, min(start + count, end)) for start, end in zip(starts, ends, strict=True)]
+
+
+def _length(rows: slice) -> int:
+    return int(rows.stop - rows.start)
+
+
 def exchange(rows: torch.Tensor, sent: list[int], received: list[int], width: int | None = None) -> torch.Tensor:
     """All-to-all of rows: the first sent[0] rows go to process 0, and so on. The result has the same order."""
     shape = (sum(received),) if width is None else (sum(received), width)
@@ -165,15 +189,28 @@ def all_gather(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [part.cpu() for part in parts]
 
 
-def gather_rows(rows: NDArray[Any]) -> NDArray[Any]:
-    """The rows of all processes, in the order of the processes; in every process."""
+def gather_rows(rows: NDArray[Any], allocate: Allocate = in_memory) -> NDArray[Any]:
+    """The rows of all processes, in the order of the processes; in every process. `allocate` makes the result."""
     if world_size() == 1:
         return rows
     counts = [int(count) for count in all_gather(torch.tensor([len(rows)]))]
-    padded = np.zeros((max(counts), *rows.shape[1:]), dtype=rows.dtype)
-    padded[: len(rows)] = rows
-    parts = all_gather(torch.from_numpy(padded))
-    return np.concatenate([part.numpy()[:count] for part, count in zip(parts, counts, strict=True)])
+    result = allocate("gathered", (sum(counts), *rows.shape[1:]), rows.dtype)
+    block = np.zeros((min(max(counts), max(1, EXCHANGED_ROWS // len(counts))), *rows.shape[1:]), dtype=rows.dtype)
+    for first in range(0, max(counts), max(1, len(block))):
+        own = rows[first : first + len(block)]
+        block[: len(own)] = own
+        for place, part in zip(_parts(counts, first, len(block)), all_gather(torch.from_numpy(block)), strict=True):
+            result[place] = part.numpy()[: _length(place)]
+    return result
+
+
+def broadcast(value: Any) -> Any:
+    """The value of process 0, in every process."""
+    if world_size() == 1:
+        return value
+    content = [value]
+    dist.broadcast_object_list(content, src=0, device=communication_device())
+    return content[0]
 
 
 def communication_device() -> torch.device:

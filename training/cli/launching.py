@@ -21,7 +21,9 @@ from training.cli.threads import limit_threads
 
 PR_SET_PDEATHSIG = 1
 LOWEST_PRIORITY = 19
-RESUME = "nothing was published; the same command with --resume continues a training from its last checkpoint"
+PUBLISHED = "a version is published completely or not at all (sgf-models list)"
+"""Of rank 0, which may be killed after it has published a version."""
+RESUME = "the same command with --resume continues a training from its last checkpoint"
 
 
 def is_launched() -> bool:
@@ -73,7 +75,7 @@ def launch(words: Sequence[str], processes: int, events: Path | None) -> int:
         name = signal.Signals(-failure.exitcode).name
         reason = f"rank {number} was killed by {name}, and the run has ended"
         EventWriter(events).write(FailedEvent(error=reason))
-        print_error("sgf-train", f"{reason}: {RESUME}")
+        print_error("sgf-train", f"{reason}: {'nothing was published' if number else PUBLISHED}; {RESUME}")
         return 1
     except SignalException:
         return INTERRUPTED
@@ -96,11 +98,13 @@ def only_first_prints() -> Iterator[None]:
 
 
 def report(error: object) -> None:
-    """Prints an error. All processes find the same mistakes of a user, but only one of them has a full disk or is left."""
+    """Prints an error. All processes of a machine find the same mistakes of a user, and its first process prints them: the
+    data may be missing on one machine only. Errors that one process alone can have are always printed.
+    """
     if is_first():
         print_error("sgf-train", error)
         return
     from training.fit.processes import LostProcessError  # loads torch, which the process has loaded by now
 
-    if isinstance(error, OSError | LostProcessError):
+    if os.environ.get("LOCAL_RANK", "0") == "0" or isinstance(error, OSError | LostProcessError):
         print_error("sgf-train", f"rank {os.environ['RANK']}: {error}")

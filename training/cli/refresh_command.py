@@ -12,6 +12,7 @@ from model_store.cli.terminal import default_log, describe_publication
 from model_store.publish.shared_forward import assist
 from model_store.run_contract import DataEvent, FinishedEvent
 from sgformer import ConfigError, Graph
+from sgformer.full_graph.shard import broadcast
 from training.cli.events import EventWriter
 from training.cli.options import RefreshOptions
 from training.cli.terminal import chosen_reading, open_live_data, print_notes, print_result
@@ -20,7 +21,7 @@ from training.data.labelled import describe_data, sha256_of
 from training.data.live import LIVE, label_live_graph
 from training.data.tables.reading import Reading
 from training.data.user_data import UserGraph, read_user_graph
-from training.fit.processes import process_group, rank, require_same
+from training.fit.processes import process_group, rank, require_same, require_shared
 from training.release.delivery import deliver
 from training.release.gate import Verdict
 from training.release.publishing import refresh
@@ -33,9 +34,10 @@ def refresh_model(options: RefreshOptions, events: EventWriter) -> int:
 
 def _refresh_model(options: RefreshOptions, events: EventWriter) -> int:
     store = Store(options.store, redis=default_log())
+    require_shared(options.store)
     name = options.model or store.only_model()
     versions = store.model(name)
-    source = versions.live() if options.source is None else options.source
+    source = broadcast(versions.live() if options.source is None else options.source)
     with _open_graph(options, store, name, None if source is None else versions.manifest(source)) as (graph, details):
         if options.activate != "never" and not options.discard_changes:
             versions.require_same_graph(details["live"]["graph"] if "live" in details else details["dataset"]["sha256"])

@@ -18,6 +18,7 @@ from model_store.cli.terminal import print_output
 from model_store.live_graph.current_data import CurrentData, current_data, open_live_graph
 from model_store.run_contract import EpochEvent
 from sgformer import ConfigError
+from sgformer.full_graph.shard import broadcast
 from training.cli.events import EpochPace, EventWriter
 from training.cli.options import DataOptions, Options, ReadingOptions
 from training.data import datasets
@@ -96,11 +97,14 @@ def live_settings(store: Store, model: str) -> dict[str, Any]:
 
 @contextmanager
 def open_live_data(store: Store, model: str) -> Iterator[CurrentData]:
-    """Yields the live graph of a model.
+    """Yields the live graph of a model: all processes of a run have that of rank 0, also while it changes.
 
     The live version stays open, so the changes after it stay in the log until the caller has published them.
     """
-    with store.model(model).open() as snapshot, open_live_graph(snapshot, store.redis) as (live, _):
+    version, sequence = (None, None) if rank() == 0 else broadcast(None)
+    with store.model(model).open(version) as snapshot, open_live_graph(snapshot, store.redis, sequence) as (live, _):
+        if rank() == 0:
+            broadcast((int(snapshot.folder.name), live.position.sequence))
         yield current_data(live)
 
 

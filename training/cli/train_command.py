@@ -32,7 +32,7 @@ from training.cli.terminal import (
 from training.cli.tune_command import search_settings
 from training.data.labelled import LabelledGraph
 from training.fit.loop import Stopped, TrainedModel, train
-from training.fit.processes import process_group, rank
+from training.fit.processes import process_group, rank, require_shared
 from training.fit.settings import TrainingConfig, configurations, describe_defaults, feature_scaling, training_config
 from training.fit.warm_start import Lineage
 from training.release.delivery import deliver
@@ -50,6 +50,8 @@ def _train_model(options: TrainOptions, events: EventWriter) -> int:
     settings, dataset = read_settings(options)
     training_config(settings)  # a wrong setting or model name fails before any data is read
     store = Store(options.store, redis=default_log())
+    if not options.no_publish:
+        require_shared(options.store)
     name = checked_model(model_name(options, store, dataset))
     with open_training_data(options, store, name, dataset) as data:
         if options.activate != "never" and not options.discard_changes and name in store.models():

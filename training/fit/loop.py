@@ -50,7 +50,7 @@ class TrainedModel:
     scores: dict[str, dict[str, float]]
     """Scores of the best epoch on the full graph, by part of the split, then by metric."""
     logits: NDArray[Any]
-    """Of every node, with the weights of the best epoch."""
+    """Of every node, with the weights of the best epoch. In a file for a graph that is mapped from files."""
 
 
 class TrainingError(SgformerError):
@@ -236,9 +236,9 @@ class _Run:
         """
         if self._full_graph is None:
             logits, shard = self._stream.logits(self.model.weights()), self._shard
-            if nodes is not None:
-                logits = logits[nodes[(nodes >= shard.start) & (nodes < shard.stop)] - shard.start]
-            return gather_rows(logits)
+            if nodes is None:
+                return gather_rows(logits, allocator_for(self._data.graph))
+            return gather_rows(logits[nodes[(nodes >= shard.start) & (nodes < shard.stop)] - shard.start])
         self.model.eval()
         with torch.inference_mode():
             places = None if nodes is None else torch.from_numpy(nodes).to(self._device)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from model_store.versions.durable import make_folder
 from sgformer import SgformerError
 from sgformer.device import DeviceError, choose_device
-from sgformer.full_graph.shard import all_gather, communication_device, world_size
+from sgformer.full_graph.shard import all_gather, broadcast, communication_device, world_size
 from training.fit.heartbeat import Heartbeat
 
 TIMEOUT = timedelta(minutes=30)
 """How long a process waits for the others, which may read slower disks."""
+SHARED_SECONDS, SHARED_PAUSE = 90.0, 0.2
+"""How long a network file system may take to show a new file to other machines: NFS caches folders for up to a minute."""
 
 
 COLLECTIVE_ERRORS = ("gloo", "Gloo", "NCCL", "Connection closed", "Connection reset")
@@ -30,7 +36,7 @@ class LostProcessError(SgformerError):
 
 
 class ProcessesDisagreeError(SgformerError):
-    """The processes of a run have different data."""
+    """The processes of a run have different data, or different stores."""
 
 
 @contextmanager
@@ -97,6 +103,41 @@ def require_same(digest: str, what: str) -> None:
         )
 
 
+def require_shared(folder: Path) -> None:
+    """Raises ProcessesDisagreeError unless all processes find a file that rank 0 makes in its folder.
+
+    A run on several machines whose store is not shared would otherwise fail when it publishes, after the training.
+    """
+    if world_size() == 1:
+        return
+    if rank() > 0:
+        missing = _ranks_without(None)
+    else:
+        make_folder(folder)
+        with NamedTemporaryFile(dir=folder.resolve(), prefix=".shared-") as file:
+            missing = _ranks_without(file.name)
+    if missing:
+        raise ProcessesDisagreeError(
+            f"rank {missing[0]} does not see the store of rank 0, {broadcast(str(folder.resolve()))}: "
+            "the store must be on a file system that all machines share, under the same path"
+        )
+
+
+def _ranks_without(path: str | None) -> list[int]:
+    """The processes for which the file of rank 0, whose path only rank 0 knows, does not appear."""
+    is_found = _appears(Path(broadcast(path)))
+    return [number for number, found in enumerate(all_gather(torch.tensor([int(is_found)]))) if not found]
+
+
+def _appears(path: Path) -> bool:
+    end = time.monotonic() + SHARED_SECONDS
+    while not path.exists():
+        if time.monotonic() > end:
+            return False
+        time.sleep(SHARED_PAUSE)
+    return True
+
+
 def seed_epoch(seed: int, epoch: int) -> None:
     """Seeds torch for the dropout of an epoch: different in every process, and the same if the run is resumed."""
     torch.manual_seed((seed * 1_000_003 + epoch) * 4096 + rank())
@@ -111,10 +152,9 @@ def broadcast_buffers(model: torch.nn.Module) -> None:
 
 
 def share_of(items: list[NDArray[Any]]) -> list[NDArray[Any]]:
-    """The items of this process: every process gets equally many, the first ones again if they do not suffice.
+    """The items of this process: every process gets equally many; the items are repeated from the first on if necessary.
 
     As torch's DistributedSampler does.
     """
-    size = world_size()
-    missing = -len(items) % size
-    return (items + items[:missing])[rank() :: size]
+    steps = -(-len(items) // world_size())
+    return [items[place % len(items)] for place in range(rank(), steps * world_size(), world_size())]

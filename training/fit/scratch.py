@@ -14,7 +14,7 @@ from sgformer import Graph
 from sgformer.full_graph.shard import Allocate, in_memory
 
 
-def on_disk(_name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
+def on_disk(_name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """A writable array in a nameless file of the folder for temporary files (TMPDIR).
 
     Raises OSError if the disk is full, before anything is written.

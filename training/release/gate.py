@@ -189,7 +189,7 @@ def _answers(snapshot: Snapshot, data: LabelledGraph, device: str, *samples: NDA
     if snapshot.manifest.dataset.get("sha256") == data.sha256():
         return [snapshot.known(nodes) for nodes in samples]
 
-    def allocate(_name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def allocate(_name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """A mapped file without a name, in the store, where publishing has needed as much space: bounds the memory."""
         with TemporaryFile(dir=snapshot.folder.parent) as file:
             os.posix_fallocate(file.fileno(), 0, math.prod(shape) * dtype.itemsize)

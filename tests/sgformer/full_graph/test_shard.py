@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from sgformer import FullForward, Graph, ModelConfig, SGFormer, SparseRows, summarize
+from sgformer.full_graph import shard as shards
 from sgformer.full_graph.shard import Shard, gather_rows, row_ranges
 from sgformer.sums import SUM_NAMES
 from tests.ranks import run_ranks
@@ -68,6 +70,34 @@ def test_several_processes_compute_what_one_computes(count: int) -> None:
             for array, other in zip(states, states_of_one, strict=True):
                 np.testing.assert_allclose(array, other, rtol=1e-6, atol=1e-6)
             np.testing.assert_allclose(logits, logits_of_one, rtol=1e-5, atol=1e-6)
+
+
+def forward_in_rounds() -> tuple[Any, set[int], int]:
+    """With small rounds; and the numbers of rows of states in one exchange, and the most rows that are gathered at once."""
+    exchanged, gathered = set(), [0]
+    all_to_all, all_gather = dist.all_to_all_single, dist.all_gather
+
+    def counted(result: torch.Tensor, rows: torch.Tensor, *counts: Any) -> None:
+        exchanged.update({len(rows), len(result)} if rows.dim() == 2 else set())
+        all_to_all(result, rows, *counts)
+
+    def counted_parts(parts: list[torch.Tensor], rows: torch.Tensor) -> None:
+        gathered[0] = max(gathered[0], sum(map(len, parts)) if rows.dim() == 2 else 0)
+        all_gather(parts, rows)
+
+    shards.EXCHANGED_ROWS, dist.all_to_all_single, dist.all_gather = 20, counted, counted_parts
+    return forward(CASES[1], np.float64, 32, False), exchanged, gathered[0]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_halo_is_exchanged_in_rounds_of_bounded_size(count: int) -> None:
+    (states, _, _, logits), *_ = forward(CASES[1], np.float64, 32, False), None
+    for (states_in_rounds, _, _, logits_in_rounds), exchanged, gathered in run_ranks(forward_in_rounds, count):
+        assert 1 <= max(exchanged) <= 20
+        assert 1 <= gathered <= 20
+        np.testing.assert_allclose(logits_in_rounds, logits, rtol=1e-12)
+        for array, other in zip(states_in_rounds, states, strict=True):
+            np.testing.assert_allclose(array, other, rtol=1e-12)
 
 
 def test_ranges_are_whole_chunks_of_equal_work() -> None:

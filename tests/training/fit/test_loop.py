@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import signal
@@ -147,6 +148,7 @@ def test_a_mapped_graph_trains_to_the_same_weights(tmp_path: Path, batch_nodes: 
     (weights, history, logits), other = ((run.model.weights(), run.history, run.logits) for run in runs)
     assert history == other[1]
     np.testing.assert_array_equal(logits, other[2])
+    assert isinstance(other[2].base, mmap.mmap) == (batch_nodes is not None), "a run in batches keeps its logits in a file"
     for name, array in weights.items():
         np.testing.assert_array_equal(array, other[0][name])
 

@@ -27,12 +27,13 @@ from tests.ranks import run_ranks
 from tests.service.serving import until
 from tests.training.samples import config, labelled
 from training.__main__ import main
+from training.cli.launching import report
 from training.data.datasets.synthetic import generate
 from training.data.labelled import TRAIN
-from training.fit import tasks
+from training.fit import processes, tasks
 from training.fit.batches import Subgraphs, partition_of
 from training.fit.loop import Epoch, Stopped, TrainingConfig, _optimizer, train
-from training.fit.processes import ProcessesDisagreeError, rank
+from training.fit.processes import ProcessesDisagreeError, rank, require_shared, share_of
 from training.release.publishing import publish
 
 EXACT = {"attention_dropout": 0.0, "gnn_dropout": 0.0}
@@ -110,6 +111,18 @@ def test_a_run_is_resumed_with_the_same_and_with_another_number_of_processes(tmp
     assert len(alone) == 4
 
 
+@pytest.mark.parametrize(("count", "size"), [(1, 4), (2, 8), (5, 3), (6, 3), (0, 2)])
+def test_every_process_makes_equally_many_steps(monkeypatch: pytest.MonkeyPatch, count: int, size: int) -> None:
+    """A process without a step would leave the others waiting for its gradients."""
+    items, shares = [np.array([number]) for number in range(count)], []
+    monkeypatch.setattr(processes, "world_size", lambda: size)
+    for number in range(size):
+        monkeypatch.setattr(processes, "rank", lambda number=number: number)
+        shares.append([int(item[0]) for item in share_of(items)])
+    assert {len(share) for share in shares} == {-(-count // size)}
+    assert {item for share in shares for item in share} == set(range(count))
+
+
 def refused() -> list[str]:
     data, messages = labelled(), []
     other = replace(data, labels=np.roll(data.labels, rank()))
@@ -133,6 +146,45 @@ def test_what_several_processes_cannot_do_is_refused() -> None:
     )
 
 
+def find_the_store(store: Path, blind: int | None) -> str:
+    """`blind`: a process on a machine that does not share the store."""
+    processes.SHARED_SECONDS = 0.3
+    if rank() == blind:
+        Path.exists = lambda _self: False  # type: ignore[method-assign]
+    try:
+        require_shared(store)
+    except ProcessesDisagreeError as error:
+        return str(error)
+    return ""
+
+
+def test_a_store_that_a_process_does_not_see_is_found_before_the_training(tmp_path: Path) -> None:
+    store = tmp_path / "new" / "models"
+    assert run_ranks(find_the_store, 2, store, None) == ["", ""]
+    assert (
+        run_ranks(find_the_store, 2, store, 1)
+        == [
+            f"rank 1 does not see the store of rank 0, {store}: "
+            "the store must be on a file system that all machines share, under the same path"
+        ]
+        * 2
+    )
+    assert not list(store.iterdir())
+
+
+def test_the_first_process_of_every_machine_prints_a_mistake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The data may be missing on the second machine only."""
+    printed = {}
+    for number, (on_machine, error) in enumerate(((0, "no file"), (1, "no file"), (0, "no file"), (1, OSError("full")))):
+        monkeypatch.setenv("RANK", str(number))
+        monkeypatch.setenv("LOCAL_RANK", str(on_machine))
+        report(error)
+        printed[number] = capsys.readouterr().err
+    assert printed == {0: "sgf-train: no file\n", 1: "", 2: "sgf-train: rank 2: no file\n", 3: "sgf-train: rank 3: full\n"}
+
+
 def publish_together(store: Path, name: str, states: str, dies: bool = False, device: str = "cpu") -> str:
     data = generate(20_000, 60_000, features=6)  # three chunks of rows
     torch.manual_seed(0)
@@ -146,10 +198,11 @@ def publish_together(store: Path, name: str, states: str, dies: bool = False, de
     return name
 
 
-@pytest.mark.parametrize("states", ["float32", "float16"])
-def test_every_process_writes_its_rows_of_a_snapshot(tmp_path: Path, states: str) -> None:
+@pytest.mark.parametrize(("states", "count"), [("float32", 2), ("float16", 2), ("float32", 4)])
+def test_every_process_writes_its_rows_of_a_snapshot(tmp_path: Path, states: str, count: int) -> None:
+    """Four processes share three chunks of rows: one of them has none."""
     publish_together(tmp_path, "one", states)
-    run_ranks(publish_together, 2, tmp_path, "two", states)
+    run_ranks(publish_together, count, tmp_path, "two", states)
     store = Store(tmp_path)
     with store.model("one").open(1) as one, store.model("two").open(1) as two:
         two.replay()

@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 
 from model_store import ModelVersions, Store
+from model_store.live_graph.current_data import open_live_graph
 from model_store.live_graph.operations import Operation
 from sgformer import SparseRows
 from tests.model_store.live_graph.commits import answers, assert_same_answers, commit, opened
+from tests.ranks import run_ranks
 from tests.service.redis_server import RedisServer
 from tests.training.samples import labelled
 from training.__main__ import main
-from training.cli import train_command
+from training.cli import terminal, train_command
 from training.data.splits import parts_by_rule
 from training.fit.loop import train
+from training.fit.processes import rank
 
 NODES, WIDTH = 200, 6
 
@@ -248,3 +251,31 @@ def test_errors_say_what_live_data_needs(tmp_path: Path, capsys: pytest.CaptureF
     assert sgf_train(tmp_path, "--data", "live") == 1
     assert "the live graph has no labels" in capsys.readouterr().err
     assert versions.live() == 3
+
+
+def run_while_the_graph_changes(folder: Path, words: list[str], new: int) -> int:
+    """Before the second process reads the log, the graph changes and version 1 goes live again."""
+    versions = Store(folder / "models").model("demo")
+
+    def opened_later(snapshot: Any, *more: Any) -> Any:
+        if rank() == 1:
+            commit(versions, add(new, 1))
+        return open_live_graph(snapshot, *more)
+
+    terminal.open_live_graph = opened_later
+    if rank() == 1:
+        ModelVersions.live = lambda _self: 1  # type: ignore[method-assign]
+    return sgf_train(folder, *words)
+
+
+def test_all_processes_read_the_graph_of_the_first_while_it_changes(tmp_path: Path) -> None:
+    versions = first_version(tmp_path)
+    more = ["--epochs", "1", "--hidden", "8", "--no-checkpoint", "--lr", "0.1"]
+    assert sgf_train(tmp_path, "--data", str(tmp_path / "graph.npz"), "--activate", *more) == 0
+    commit(versions, add(5000, 0, 3))
+    for number, words in enumerate((["refresh", "--data", "live"], ["--data", "live", "--batch-nodes", "100", *more]), 3):
+        assert run_ranks(run_while_the_graph_changes, 2, tmp_path, words, 6000 + number) == [0, 0]
+        with versions.open(number) as snapshot:
+            assert snapshot.manifest.live is not None
+            assert snapshot.manifest.live["sequence"] == number - 2
+            assert snapshot.manifest.training.get("refreshed_from", {"version": 2})["version"] == 2

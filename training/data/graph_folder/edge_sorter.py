@@ -49,7 +49,7 @@ class EdgeSorter:
         self._entries += len(edges)
         edges = edges[edges[:, 0] != edges[:, 1]].astype(self._type)
         self._links += len(edges)
-        self._counts += np.bincount(edges.reshape(-1), minlength=self._num_nodes)
+        np.add.at(self._counts, edges.reshape(-1), 1)  # bincount would pass over all nodes for every chunk of edges
         with self._path.open("ab") as file:
             edges.tofile(file)
 
