@@ -26,7 +26,7 @@ class Plain(HttpToolsProtocol):
             )
             request = Request(connection, scope["method"], scope["raw_path"], scope["http_version"], scope["headers"])
             app.screen(request)
-            if not app.answers(request):
+            if not app.is_answered_here(request):
                 scope["sgf.request"] = request
                 await app(scope, receive, send)
                 return

@@ -57,7 +57,7 @@ def compare(servers: dict[str, Server]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("revision", help="of git")
+    parser.add_argument("revision", help="a revision of git, such as a commit")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, worktree(options.revision) as code, ExitStack() as stack:
         store = publish(f"{folder}/present", SMALL)

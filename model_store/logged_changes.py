@@ -49,7 +49,7 @@ class LoggedChanges:
             )
 
     def prune(self, before: Mapping[int, Manifest], removed: list[int]) -> None:
-        """Removes the records that every version left contains, and the logs of graphs without a version.
+        """Removes the records that all remaining versions contain, and the logs of graphs without a version.
 
         `before` has all versions before `removed` were removed.
         """

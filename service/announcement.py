@@ -62,7 +62,7 @@ def _request(settings: Settings, address: str, model: ServedModel) -> str:
     """A command that asks for the first node of the graph. A key is never printed."""
     ids = model.snapshot.node_ids
     question = orjson.dumps({"nodes": [0 if ids is None else ids.names([0])[0]]}).decode().replace("'", r"'\''")
-    key = ' -H "authorization: Bearer $SGF_API_KEY"' if settings.api_keys else ""
+    key = ' -H "authorization: Bearer $SGF_API_KEYS"' if settings.api_keys else ""
     return f"curl {address}/predict{key} --json '{question}'"
 
 

@@ -106,7 +106,7 @@ def _overlay(rollout: Rollout) -> Overlay | None:
     if model is None or model.snapshot.raw_features() is None:  # without raw features the graph cannot be published again
         return None
     size = model.live.graph.size
-    return Overlay(model.name, model.id, max(size.lists, size.inputs), model.num_nodes)
+    return Overlay(model.name, model.id, max(size.nodes, size.features), model.num_nodes)
 
 
 async def _repeat(step: Callable[[], None], seconds: float) -> None:

@@ -18,7 +18,8 @@ def checked_features(model: ServedModel, features: Any, subject: str, degree: in
     """The features as a dense row or as SparseFeatures.
 
     Args:
-        degree: the number of neighbours of a new node of a model with structural features, if the request has no degree.
+        degree: the number of neighbours of the node, for a model with structural features. Used if the request has no
+            degree.
 
     Raises:
         Refusal: names the subject, such as `new node 'a'`, and has the details.

@@ -97,7 +97,9 @@ class Settings:
     backend: Backend = _setting("auto", "numpy, torch, onnx, or auto: numpy on a CPU, torch on CUDA", _one_of(Backend))
     poll_seconds: float = _setting(0.5, "interval at which a worker checks the store for a new live version", _seconds)
     max_body_bytes: int = _setting(8 * 2**20, "largest request body, after decompression", _count)
-    max_body_weight: int = _setting(100_000, "most values in a body (about 20 ms); a name or object counts as 40", _count)
+    max_body_weight: int = _setting(
+        100_000, "most values in a body; a name or object counts as 40 values; 100,000 take about 20 ms to parse", _count
+    )
     max_nodes: int = _setting(1000, "most nodes, known and new, in a request", _count)
     max_neighbors: int = _setting(20_000, "most neighbours in a request, over all its new nodes", _count)
     max_recompute: int = _setting(
@@ -114,7 +116,9 @@ class Settings:
     )
     batch_cost: int = _setting(4096, "largest cost of a batch, about one unit per node and neighbour", _count)
     inline_cost: int = _setting(512, "largest cost computed on the event loop, not in the compute process", _from_zero)
-    deadline_seconds: float = _setting(2.0, "longest time for an expensive answer; then 503", _seconds)
+    deadline_seconds: float = _setting(
+        2.0, "longest time for an expensive answer, and for the wait of a commit or of `min_sequence`; then 503", _seconds
+    )
     body_seconds: float = _setting(10.0, "longest time for receiving a body; then 408", _seconds)
     redis_url: str | None = _setting(
         None, "Redis for a shared cache and for the jobs of sgf-worker; empty: local cache and local jobs", _url, secret=True
@@ -163,7 +167,7 @@ class Settings:
     shadow_every: int = _setting(
         500,
         "one in this many answers is computed again in another way and compared, for at most a hundredth of the "
-        "processor time; 0: none",
+        "CPU time; 0: none",
         _from_zero,
     )
     access_log: bool = _setting(True, "one log line per request", _switch)

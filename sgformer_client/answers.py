@@ -220,7 +220,7 @@ class GraphChanged(Origin):
     edges: int
     applied: int = Field(description="operations that were applied as sent")
     skipped: int = Field(description="operations that `upsert` turned into an update, or that changed nothing")
-    durability: str = Field(description="what the change survives: see docs/live_graph.md", examples=["fsync"])
+    durability: str = Field(description="what the change survives: see docs/graph_log.md", examples=["fsync"])
 
 
 class Overlay(_Answer):

@@ -13,7 +13,7 @@ GOODPUT_BARS = {80: 0.9, 128: 0.9, 256: 0.9, 1000: 0.75}
 P99_BAR, AFTERWARDS_BAR = 3.0, 0.95
 QUEUE_SECONDS = Settings().max_queue_seconds
 AFTERWARDS = -BASE
-"""A key of `LoadsByCount`: BASE connections again, right after the run with 1,000, to show lasting effects of that run."""
+"""The key of the second run with BASE connections, right after the run with 1,000: it shows lasting effects of that run."""
 LoadsByCount = dict[int, Loads]
 
 

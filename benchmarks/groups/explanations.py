@@ -1,4 +1,4 @@
-"""Explanations of a planted graph: do they name the links that decide the label, and how long do they take?
+"""Explanations of a planted graph: do they name the edges that decide the label, and how long do they take?
 
 Beside PyTorch Geometric's GNNExplainer on the same weights. Times are CPU seconds of this process.
 """
@@ -26,7 +26,7 @@ def explanations(cases: int = CASES, epochs: int = EPOCHS) -> list[Result]:
     model = planted.train()
     ours, our_seconds = measure(planted, our_explainer(planted, model))
     theirs, their_seconds = measure(planted, gnn_explainer(planted, model, epochs))
-    claim = f"{cases} explanations: share that name all {DECISIVE} deciding links ({epochs} epochs of GNNExplainer)"
+    claim = f"{cases} explanations: share that name all {DECISIVE} deciding edges ({epochs} epochs of GNNExplainer)"
     return [
         Result(claim, f"{ours:.1%}", f"{theirs:.1%}", ours / max(theirs, 1e-9), ">= 95 %", bool(ours >= MIN_RECALL)),
         at_least(
@@ -40,7 +40,7 @@ def explanations(cases: int = CASES, epochs: int = EPOCHS) -> list[Result]:
 
 
 def measure(planted: Planted, strongest: Callable[[int], Sequence[int]]) -> tuple[float, float]:
-    """The share of cases whose deciding links are the strongest, and the CPU seconds of all cases."""
+    """The share of cases whose deciding edges are the strongest, and the CPU seconds of all cases."""
     hits, start = 0, time.process_time()
     for case, decisive in zip(planted.cases, planted.decisive, strict=True):
         hits += set(strongest(int(case))) == set(decisive.tolist())
@@ -53,7 +53,7 @@ def our_explainer(planted: Planted, model: torch.nn.Module) -> Callable[[int], S
 
 
 def gnn_explainer(planted: Planted, model: torch.nn.Module, epochs: int) -> Callable[[int], Sequence[int]]:
-    """The neighbours whose links, in both directions together, have the largest masks."""
+    """The neighbours whose edges, in both directions together, have the largest masks."""
     features, edges, batch = planted.tensors()
     task = {"mode": "multiclass_classification", "task_level": "node", "return_type": "log_probs"}
     algorithm = GNNExplainer(epochs=epochs)

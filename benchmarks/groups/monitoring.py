@@ -1,4 +1,4 @@
-"""What drift and verification cost: processor time per answer, with and without them, in turns.
+"""What drift and verification cost: CPU time per answer, with and without them, in turns.
 
 The time of the monitoring process is included. Its start, and opening the version there, is over before the first turn.
 """
@@ -46,7 +46,7 @@ def _compare(name: str, watched: Server, plain: Server, bodies: list[bytes]) -> 
             seconds[kind].append((_cpu_seconds(server) - before) / len(load.latencies))
     ratios = np.array(seconds["watched"]) / np.array(seconds["plain"])
     ours, theirs = (f"{1e6 * np.median(seconds[kind]):.1f} us" for kind in ("watched", "plain"))
-    claim = f"{name}: processor time per answer with drift and verification, against without"
+    claim = f"{name}: CPU time per answer with drift and verification, against that without them"
     return at_most(claim, ours, theirs, float(np.median(ratios)), BAR)
 
 

@@ -36,23 +36,23 @@ def similar(nodes: int = NODES) -> list[Result]:
         _publish(root, nodes)
         with service(root) as server:
             recall = _recall(server, Path(root), nodes)
-            known, exact = _latencies(server, nodes)
+            similar_loads, predict_loads = _latencies(server, nodes)
     claim = f"recall of the nearest {K} of {QUERIES} nodes among {nodes:,}, against an exact scan"
     return [
         Result(claim, f"{recall:.4f}", "1", recall, f">= {MIN_RECALL}", bool(recall >= MIN_RECALL)),
         at_most(
             f"p50 of /similar against an exact /predict, the same new nodes, {nodes:,} nodes",
-            known.latencies(0.5, 0.99),
-            exact.latencies(0.5, 0.99),
-            known.quantile(0.5) / exact.quantile(0.5),
+            similar_loads.latencies(0.5, 0.99),
+            predict_loads.latencies(0.5, 0.99),
+            similar_loads.quantile(0.5) / predict_loads.quantile(0.5),
             MAX_RATIO,
-            valid=not known.unanswered,
+            valid=not similar_loads.unanswered,
         ),
     ]
 
 
 def class_graph(nodes: int, seed: int) -> tuple[Graph, np.ndarray]:
-    """Features around the centre of a class, and four of five links within the class."""
+    """Features around the centre of a class, and four of five edges within the class."""
     rng, centres = np.random.default_rng(seed), np.random.default_rng(7)
     labels = np.sort(rng.integers(0, CLASSES, nodes))
     features = centres.normal(size=(CLASSES, FEATURES)).astype(np.float32)[labels]
@@ -83,7 +83,7 @@ def _publish(root: str, nodes: int) -> None:
 
 
 def _recall(server: Server, root: Path, nodes: int) -> float:
-    """Of answers, against the stored embeddings."""
+    """The recall of the answers, against a scan of the stored embeddings."""
     with Store(root).model("bench").open(verify="sizes") as snapshot:
         print("index:", (snapshot.manifest.embeddings or {})["index"], flush=True)
         rows = np.arange(QUERIES) * nodes // QUERIES
@@ -101,7 +101,7 @@ def _recall(server: Server, root: Path, nodes: int) -> float:
 
 
 def _latencies(server: Server, nodes: int) -> tuple[Loads, Loads]:
-    """Turn by turn, one connection."""
+    """The loads of /similar and of /predict, in turns over one connection."""
     bodies = {"/similar": [], "/predict": []}
     rng = np.random.default_rng(2)
     drawn, _ = class_graph(300, seed=3)

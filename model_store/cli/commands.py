@@ -225,7 +225,7 @@ def _describe_manifest(manifest: dict[str, Any], history: Sequence[str]) -> str:
         "classes": _first_names(classes),
         "architecture": f"{config['layers']} GCN layers, {config['heads']} head(s), hidden size {config['hidden']}, "
         f"{config['normalization']} normalisation, GCN input {config['gnn_input']}",
-        "states": states["dtype"] + (f", answers off by at most {rounding:.1e}" if rounding else ""),
+        "states": states["dtype"] + (f", largest measured error of an answer {rounding:.1e}" if rounding else ""),
         "features": _first_names([column["name"] for column in manifest.get("features") or []]),
         "raw data": _describe_raw_data(manifest),
         "live graph": "{graph} at change {sequence:,}".format(**manifest["live_graph"]) if manifest["live_graph"] else "",

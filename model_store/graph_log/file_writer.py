@@ -20,14 +20,14 @@ class FileWriter(Writer):
         """Takes ownership of a leased segment."""
         super().__init__(log)
         self._folder, self._segment, self._segment_bytes = log.folder, segment, segment_bytes
-        self.epoch = segment.number
+        self.fencing_number = segment.number
         self._problem: Fenced | StoreUnavailable | None = None
         """The error that further appends raise; None while this writer may append."""
 
     def refresh(self) -> Cursor:
         """Follows the log to its end. Raises Fenced if it continues in a segment of another process."""
         cursor = self.log.follow()
-        if cursor.segment != self.epoch:
+        if cursor.segment != self.fencing_number:
             raise self._fenced()
         return cursor
 
@@ -74,14 +74,14 @@ class FileWriter(Writer):
         if successor is None:
             return False
         self._segment.close()
-        self._segment, self.epoch = successor, successor.number
+        self._segment, self.fencing_number = successor, successor.number
         return True
 
     def _obey_seal(self, end: int) -> None:
         """Raises Fenced unless the seal of the segment includes its records up to `end`."""
         self._problem = self._fenced()
         sync(self._folder)  # a power cut must not remove the seal, which would let the records appear
-        successor = Segment.open(self._folder, self.epoch + 1)
+        successor = Segment.open(self._folder, self.fencing_number + 1)
         if successor is not None:
             successor.close()
         if successor is None or successor.seal < end:

@@ -171,7 +171,7 @@ class GraphLog(ABC):
 class Writer(ABC):
     """The holder of the lease. Not for several threads at once."""
 
-    epoch: int
+    fencing_number: int
     """The fencing number of the lease."""
 
     def __init__(self, log: GraphLog) -> None:
@@ -206,7 +206,7 @@ class Writer(ABC):
 
     def _append(self, entries: list[Entry]) -> list[Record]:
         cursor = self._prepare()
-        group = encode_group(entries, cursor.position, self.epoch)
+        group = encode_group(entries, cursor.position, self.fencing_number)
         self._commit(cursor, group)
         for record, data in group:
             self.log.remember(record.key, cursor)
@@ -236,7 +236,7 @@ class Writer(ABC):
 
     @abstractmethod
     def _prepare(self) -> Cursor:
-        """Returns the end of the log, where `_commit` writes. May change `epoch`. May raise Fenced."""
+        """Returns the end of the log, where `_commit` writes. May change `fencing_number`. May raise Fenced."""
 
     @abstractmethod
     def _commit(self, cursor: Cursor, group: list[tuple[Record, bytes]]) -> None:

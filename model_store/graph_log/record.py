@@ -1,6 +1,6 @@
 """A record of the log as bytes, the same in a file and in Redis.
 
-head      length of the record, records that follow in its group, sequence, epoch, time in µs, length of the key
+head      length of the record, records that follow in its group, sequence, fencing number, time in µs, length of the key
 hash      sha256(hash of the previous record + head + key + sha256(payload))
 key       UTF-8
 payload
@@ -32,7 +32,7 @@ Entry = tuple[str, bytes]
 class Record:
     sequence: int
     """1, 2, 3 ... without gaps."""
-    epoch: int
+    fencing_number: int
     """The fencing number of the lease under which the record was written. It never decreases."""
     key: str
     """The idempotency key, or ""."""
@@ -78,16 +78,16 @@ def checked_entry(entry: Entry) -> Entry:
     return entry
 
 
-def encode_group(entries: Sequence[Entry], after: Position, epoch: int) -> list[tuple[Record, bytes]]:
+def encode_group(entries: Sequence[Entry], after: Position, fencing_number: int) -> list[tuple[Record, bytes]]:
     """Returns the records of one group, which is valid only as a whole, each with its bytes."""
     group: list[tuple[Record, bytes]] = []
     microseconds = time.time_ns() // 1000
     for following, (key, payload) in zip(reversed(range(len(entries))), entries, strict=True):
         sequence, key_bytes, digest = after.sequence + 1, key.encode(), hashlib.sha256(payload)
         length = MIN_BYTES + len(key_bytes) + len(payload)
-        head = HEAD.pack(length, following, sequence, epoch, microseconds, len(key_bytes))
+        head = HEAD.pack(length, following, sequence, fencing_number, microseconds, len(key_bytes))
         record_hash = _hash(after, head, key_bytes, digest.digest())
-        record = Record(sequence, epoch, key, digest.hexdigest(), microseconds / 1e6, payload, record_hash.hex())
+        record = Record(sequence, fencing_number, key, digest.hexdigest(), microseconds / 1e6, payload, record_hash.hex())
         group.append((record, b"".join((head, record_hash, key_bytes, payload))))
         after = Position(sequence, record.hash)
     return group
@@ -101,7 +101,7 @@ def decode(data: memoryview, after: Position) -> Decoded:
     if length > len(data):
         raise Damaged(f"the record has {length} bytes, of which {len(data)} are there")
     head = bytes(data[: HEAD.size])
-    _, following, sequence, epoch, microseconds, key_length = HEAD.unpack(head)
+    _, following, sequence, fencing_number, microseconds, key_length = HEAD.unpack(head)
     key_bytes, payload = bytes(data[MIN_BYTES:][:key_length]), bytes(data[MIN_BYTES + key_length : length])
     digest = hashlib.sha256(payload)
     record_hash = _hash(after, head, key_bytes, digest.digest())
@@ -110,7 +110,7 @@ def decode(data: memoryview, after: Position) -> Decoded:
     if sequence != after.sequence + 1:
         raise Damaged(f"the record has sequence {sequence}, expected {after.sequence + 1}")
     key = key_bytes.decode(errors="replace")
-    record = Record(sequence, epoch, key, digest.hexdigest(), microseconds / 1e6, payload, record_hash.hex())
+    record = Record(sequence, fencing_number, key, digest.hexdigest(), microseconds / 1e6, payload, record_hash.hex())
     return Decoded(record, length, following)
 
 

@@ -2,11 +2,11 @@
 
 sgf:graph:{<name>}:log     the stream; the id of a record is <sequence>-0, its only field holds the bytes (`record`)
 sgf:graph:{<name>}:state   sequence and hash of the last record; start and start_hash: those of the last pruned record;
-                           epoch: the fencing number of the last lease
+                           fencing_number: that of the last lease
 sgf:graph:{<name>}:lease   exists while a writer holds the lease; expires `lease_seconds` after its last append
 
 The expiry decides only when another writer may try. Whether a group is appended is decided by the script APPEND, which
-compares the epoch and the last record with those of the writer: a writer that was paused finds a higher epoch.
+compares the fencing number and the last record with those of the writer: a writer that was paused finds a higher number.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ BLOCK_SECONDS = 1.0
 
 ACQUIRE = """
 if not redis.call('set', KEYS[2], 'held', 'NX', 'PX', ARGV[1]) then return 0 end
-return redis.call('hincrby', KEYS[1], 'epoch', 1)
+return redis.call('hincrby', KEYS[1], 'fencing_number', 1)
 """
 RELEASE = """
-if redis.call('hget', KEYS[1], 'epoch') == ARGV[1] then redis.call('del', KEYS[2]) end
+if redis.call('hget', KEYS[1], 'fencing_number') == ARGV[1] then redis.call('del', KEYS[2]) end
 """
 APPEND = """
-local epoch, lease_ms, sequence, hash, last, last_hash = unpack(ARGV, 1, 6)
-local state = redis.call('hmget', KEYS[1], 'epoch', 'sequence', 'hash')
+local fencing_number, lease_ms, sequence, hash, last, last_hash = unpack(ARGV, 1, 6)
+local state = redis.call('hmget', KEYS[1], 'fencing_number', 'sequence', 'hash')
 if state[2] == last and state[3] == last_hash then return 'appended' end  -- the client sent the command again
-if state[1] ~= epoch then return 'fenced' end
+if state[1] ~= fencing_number then return 'fenced' end
 if (state[2] or '0') ~= sequence or (state[3] or hash) ~= hash then return 'behind' end
 for i = 7, #ARGV do
     redis.call('xadd', KEYS[3], string.format('%.0f-0', sequence + i - 6), 'r', ARGV[i])
@@ -81,16 +81,16 @@ class RedisLog(GraphLog):
             yield writer
         finally:
             with suppress(StoreUnavailable):  # then the lease expires
-                self._run(RELEASE, writer.epoch)
+                self._run(RELEASE, writer.fencing_number)
 
     def _acquire(self, timeout: float) -> int:
         end, pause = time.monotonic() + timeout, MIN_PAUSE_SECONDS
-        while not (epoch := int(self._run(ACQUIRE, self.lease_ms))):
+        while not (fencing_number := int(self._run(ACQUIRE, self.lease_ms))):
             if time.monotonic() >= end:
                 raise StoreBusy(f"the lease of the graph log {self._name} was not free for {timeout:g} s; try again")
             time.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE_SECONDS)
-        return epoch
+        return fencing_number
 
     def wait(self, after: int, seconds: float) -> bool:
         end = time.monotonic() + seconds
@@ -148,9 +148,9 @@ class RedisLog(GraphLog):
             cursor = Cursor(Position(record.sequence, record.hash))
         return records, cursor
 
-    def append(self, epoch: int, after: Position, last: Position, group: list[bytes]) -> str:
+    def append(self, fencing_number: int, after: Position, last: Position, group: list[bytes]) -> str:
         """Runs the script APPEND, waits until its effect is in the append-only file, and returns the result."""
-        arguments = (epoch, self.lease_ms, after.sequence, after.hash, last.sequence, last.hash, *group)
+        arguments = (fencing_number, self.lease_ms, after.sequence, after.hash, last.sequence, last.hash, *group)
         with _redis_errors("the changes may or may not be in it"), self.client.pipeline(transaction=False) as pipe:
             # On one connection and in one round trip: WAITAOF waits for the commands of its own connection.
             pipe.eval(APPEND, len(self._keys_of_scripts), *self._keys_of_scripts, *arguments)
@@ -216,9 +216,9 @@ class RedisLog(GraphLog):
 
 
 class RedisWriter(Writer):
-    def __init__(self, log: RedisLog, epoch: int) -> None:
+    def __init__(self, log: RedisLog, fencing_number: int) -> None:
         super().__init__(log)
-        self._log, self.epoch = log, epoch
+        self._log, self.fencing_number = log, fencing_number
 
     def _prepare(self) -> Cursor:
         return self._log.tail or self._log.follow()  # without a round trip: the script compares it with the log
@@ -226,7 +226,7 @@ class RedisWriter(Writer):
     def _commit(self, cursor: Cursor, group: list[tuple[Record, bytes]]) -> None:
         record = group[-1][0]
         last = Position(record.sequence, record.hash)
-        result = self._log.append(self.epoch, cursor.position, last, [data for _, data in group])
+        result = self._log.append(self.fencing_number, cursor.position, last, [data for _, data in group])
         if result == "fenced":
             raise Fenced("another process has taken over the graph log; nothing was appended: acquire the lease again")
         if result == "behind":

@@ -7,7 +7,7 @@ from collections import ChainMap
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from copy import copy
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from model_store.snapshot import Snapshot
 from sgformer import ChangingGraph, UnknownNodeError
 
 
-class Request(NamedTuple):
+class ChangeRequest(NamedTuple):
     """A change that a client asks for: all of its operations or none."""
 
     operations: Sequence[Operation]
@@ -42,9 +42,9 @@ class Plan(NamedTuple):
 
 
 class LiveGraph:
-    """Not for several threads at once.
+    """The graph after the changes of its log so far. Equal positions in the log prove equal graphs.
 
-    The changes of a log define its state: equal positions in the log prove equal graphs.
+    Not for several threads at once.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -53,9 +53,9 @@ class LiveGraph:
         self.graph = ChangingGraph(snapshot.model, snapshot.states, snapshot.sums, snapshot.adjacency)
         position = snapshot.manifest.live or {}
         self.position = Position(self.base_sequence, position.get("hash") or Position().hash)
-        """That of the last record which was applied, or that the snapshot contains."""
+        """The position of the last record that was applied, or that the snapshot contains."""
         self._rows: MutableMapping[NodeId, int] = {}
-        """Of nodes that came after the snapshot."""
+        """The rows of nodes that changes have added."""
         self._ids: MutableMapping[int, NodeId] = {}
         self._features: dict[int, Features] = {}
         self._labels: dict[int, Label] = {}
@@ -83,9 +83,22 @@ class LiveGraph:
     def num_features(self) -> int:
         return self.config.in_features
 
+    def describe(self) -> dict[str, Any]:
+        """The state of the graph, by the field names of GET /graph."""
+        size = self.graph.size
+        return {
+            "graph": self.id,
+            "sequence": self.position.sequence,
+            "hash": None if self.position.hash == Position().hash else self.position.hash,
+            "snapshot_sequence": self.base_sequence,
+            "nodes": self.num_nodes,
+            "edges": self.num_edges,
+            "overlay": {"nodes": size.nodes, "features": size.features, "states": size.states, "bytes": size.num_bytes},
+        }
+
     # Changes
 
-    def plan(self, requests: Iterable[Request]) -> Plan:
+    def plan(self, requests: Iterable[ChangeRequest]) -> Plan:
         """Validates requests without changing the graph."""
         requests = list(requests)
         draft = self.graph.draft()
@@ -197,7 +210,7 @@ class LiveGraph:
         return _plain(self.snapshot.labels[row])
 
     def time(self, row: int) -> float | None:
-        """When the node came, in seconds since 1970; None for a node of the snapshot."""
+        """When a change added the node, in seconds since 1970; None for a node of the snapshot."""
         return self._times.get(row)
 
     def changed_labels(self) -> Iterator[tuple[int, Label]]:

@@ -1,8 +1,9 @@
 """Sends a file of operations to a service in batches, each exactly once, also if a run is killed and started again.
 
-Before a batch is sent, the file NAME.progress says which lines it has. The next run sends the same lines with the same
-idempotency key, by which the service recognises a batch that it has. The digest of the file up to the end of the batch is
-part of the key and of the progress, so a file whose sent lines were changed is noticed; lines may be added at its end.
+Before a batch is sent, the file NAME.progress records its lines. The next run sends the same lines with the same
+idempotency key, by which the service recognises a batch that it has already. The digest of the file up to the end of the
+batch is part of the key and of the progress, so a file whose sent lines were changed is noticed. Lines may be added at the
+end of the file.
 """
 
 from __future__ import annotations

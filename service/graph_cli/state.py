@@ -21,20 +21,9 @@ from sgformer import SparseRows
 def stored_state(root: Path, model: str | None) -> dict[str, Any]:
     """The fields of GET /graph that the store has."""
     with _open(root, model) as (live, log):
-        manifest, size = live.snapshot.manifest, live.graph.size
-        return {
-            "model": manifest.model,
-            "version": int(live.snapshot.folder.name),
-            "snapshot": manifest.snapshot,
-            "graph": live.id,
-            "sequence": live.position.sequence,
-            "hash": log.position().hash if live.is_changed else None,
-            "snapshot_sequence": live.base_sequence,
-            "nodes": live.num_nodes,
-            "edges": live.num_edges,
-            "overlay": {"nodes": size.lists, "features": size.inputs, "states": size.states, "bytes": size.num_bytes},
-            "log": {"bytes": log.size_bytes},
-        }
+        manifest = live.snapshot.manifest
+        origin = {"model": manifest.model, "version": int(live.snapshot.folder.name), "snapshot": manifest.snapshot}
+        return origin | live.describe() | {"log": {"bytes": log.size_bytes}}
 
 
 def describe_state(state: dict[str, Any]) -> str:
@@ -44,7 +33,7 @@ def describe_state(state: dict[str, Any]) -> str:
         "model": f"{state['model']} {state['version']}",
         "graph": f"{state['graph'][:16]}: {state['nodes']:,} nodes, {state['edges']:,} edges",
         "changes": f"{state['sequence']:,}, of which {since_version:,} since the version was made",
-        "changed": f"edges of {overlay['nodes']:,} nodes, features of {overlay['features']:,}",
+        "overlay": f"other edges at {overlay['nodes']:,} nodes, other features at {overlay['features']:,}",
         "log": format_bytes(state["log"]["bytes"]) if state.get("log") else "none",
     }
     return "\n".join(f"{name:<10}{value}" for name, value in rows.items())

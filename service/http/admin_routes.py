@@ -99,7 +99,7 @@ def admin_routes(service: JobService | None, data_root: Path, rollout: Rollout) 
     def jobs() -> Jobs:
         return Jobs(jobs=job_service().ledger.jobs())
 
-    @router.get("/jobs/{job_id}", summary="One retraining: state, epoch, scores, verdict, lineage, log.")
+    @router.get("/jobs/{job_id}", summary="One retraining: state, epoch, scores, verdict, parent version, log.")
     def job(job_id: JobId) -> JobShown:
         ledger = job_service().ledger
         job = ledger.get(job_id)

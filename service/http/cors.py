@@ -14,7 +14,7 @@ PREFLIGHT = {
     "x-request-id",
     "access-control-max-age": "600",
 }
-Pairs = list[tuple[bytes, bytes]]
+HeaderPairs = list[tuple[bytes, bytes]]
 
 
 class Cors:
@@ -24,11 +24,11 @@ class Cors:
         self.is_on, self._allows_all = bool(origins), "*" in origins
         self._pairs = {origin.encode(): _pairs(origin) for origin in origins}
         # A cache between the service and the browser must not give one origin the response for another.
-        self._others: Pairs = [(b"vary", b"origin")] if self.is_on else []
+        self._unlisted: HeaderPairs = [(b"vary", b"origin")] if self.is_on else []
 
-    def pairs(self, origin: bytes | None) -> Pairs:
+    def pairs(self, origin: bytes | None) -> HeaderPairs:
         """The headers of a response to a page of this origin."""
-        return self._pairs.get(b"*" if self._allows_all else origin or b"", self._others)
+        return self._pairs.get(b"*" if self._allows_all else origin or b"", self._unlisted)
 
     def answer_preflight(self, headers: Mapping[bytes, bytes]) -> Reply | None:
         """The reply by which a browser learns what a page may send; None for any other OPTIONS request.
@@ -38,13 +38,13 @@ class Cors:
         origin = headers.get(b"origin")
         if not self.is_on or origin is None or b"access-control-request-method" not in headers:
             return None
-        if self.pairs(origin) is self._others:
+        if self.pairs(origin) is self._unlisted:
             name = repr(origin.decode("latin-1"))
             raise Refusal("forbidden", f"pages of the origin {name} may not call this service (SGF_CORS_ORIGINS)")
         return Reply(200, b"", "text/plain", PREFLIGHT)
 
 
-def _pairs(origin: str) -> Pairs:
+def _pairs(origin: str) -> HeaderPairs:
     headers = {
         "access-control-allow-origin": origin,
         "access-control-expose-headers": EXPOSED,

@@ -2,7 +2,7 @@
 
 The protocol calls `screen`, `lane_for`, `check_length` and `record_refusal` before a request has a task. `answer` answers
 /predict, /embed and POST /graph without ASGI: routing, dependencies and response objects would cost more than the answers.
-It also answers /explain, /similar and /map, whose bodies or answers may be as large. All other routes are FastAPI's.
+It also answers /explain, /similar and /map, whose bodies or answers may be large. FastAPI answers all other routes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from service.telemetry.metrics import Metrics
 
 LOG = logging.getLogger("service.http.gateway")
 EXPLAIN, SIMILAR, MAP = "/explain", "/similar", "/map"
-ANSWERED_HERE = {"/predict", "/embed", EXPLAIN, SIMILAR}
+QUESTION_ROUTES = {"/predict", "/embed", EXPLAIN, SIMILAR}
+"""Routes that take a question by POST, and wait in the first lane."""
 NOT_QUEUED = {"/health/live", "/health/ready", "/metrics"}
 """Routes that never wait: they are cheap, and operators need them most in an overload."""
 MAX_OTHER_BYTES = 64 * 1024
@@ -70,7 +71,7 @@ class Gateway:
         if request.method == "OPTIONS" and (preflight := self.cors.answer_preflight(headers)):
             return preflight  # before the key is checked: a browser sends no key with a preflight request
         request.key = self._security.check(path, headers.get(b"authorization"), request.method)
-        if path in ANSWERED_HERE:
+        if path in QUESTION_ROUTES:
             if request.method != "POST":
                 message = f"{path} takes POST, not {request.method}"
                 raise HttpRefusal("method_not_allowed", message, headers={"allow": "POST"})
@@ -89,7 +90,7 @@ class Gateway:
 
     def lane_for(self, request: Request) -> Lane | None:
         """The lane in which the request waits; None if it never waits."""
-        if request.path in ANSWERED_HERE:
+        if request.path in QUESTION_ROUTES:
             return self.admission.answers
         return None if request.path in NOT_QUEUED else self.admission.pages
 
@@ -105,9 +106,9 @@ class Gateway:
     def record_refusal(self, request: Request, reply: Reply) -> None:
         """Counts and logs a request that the protocol has answered without a task."""
         route = request.path
-        if route not in ANSWERED_HERE or request.method == "OPTIONS":  # FastAPI routes it
+        if route not in QUESTION_ROUTES or request.method == "OPTIONS":  # FastAPI routes it
             route = self._route({"type": "http", "method": request.method, "path": route, "headers": []})
-        if reply.status == 429 and route in ANSWERED_HERE:  # the log has one line for many of these (`admission`)
+        if reply.status == 429 and route in QUESTION_ROUTES:  # the log has one line for many of these (`admission`)
             self._metrics.record_response(route, 429, time.perf_counter() - request.started)
         else:
             self._record(request, route, reply.status, len(reply.content), reply.error)
@@ -121,11 +122,11 @@ class Gateway:
 
     def is_answered_here(self, request: Request) -> bool:
         """True if `answer` answers this request; False if FastAPI does."""
-        has_path = request.path in ANSWERED_HERE or (request.path == MAP and request.method in ("GET", "HEAD"))
+        has_path = request.path in QUESTION_ROUTES or (request.path == MAP and request.method in ("GET", "HEAD"))
         return has_path or (request.path == CHANGES and request.method == "POST")
 
     async def answer(self, request: Request) -> None:
-        """Answers the routes of `ANSWERED_HERE`, /map and POST /graph. Every failure becomes a reply."""
+        """Answers the routes of `QUESTION_ROUTES`, /map and POST /graph. Every failure becomes a reply."""
         try:
             reply = await self._reply(request)
             if (

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Header
 
-from model_store.graph_log.record import MAX_KEY_BYTES, Position
+from model_store.graph_log.record import MAX_KEY_BYTES
 from service.errors import Refusal
 from service.http.data_routes import DEFAULT_NEIGHBORS, Limit, NodeText, describe_node
 from service.http.reply import Reply
@@ -71,23 +71,12 @@ def graph_routes(rollout: Rollout, replica: Replica, reader: StoreReader) -> API
     @router.get("/graph", summary="The state of the graph: its last change, its size, its log.")
     async def graph() -> GraphAnswer:
         model, log = rollout.current(), replica.log
-        live, parts = model.live, model.live.graph.size
-        state: dict[str, Any] = {
-            "graph": live.id,
-            "sequence": model.sequence,
-            "hash": None if live.position.hash == Position().hash else live.position.hash,
-            "snapshot_sequence": live.base_sequence,
-            "nodes": live.num_nodes,
-            "edges": live.num_edges,
-            "overlay": {"nodes": parts.lists, "features": parts.inputs, "states": parts.states, "bytes": parts.num_bytes},
-            "lag_seconds": round(replica.lag_seconds, 3),
-        }
-        origin = model.origin
+        state = model.origin | model.live.describe() | {"lag_seconds": round(replica.lag_seconds, 3)}
         if log is not None:
             kind = "file" if model.log.redis is None else "redis"
             size = await reader.run(lambda: log.size_bytes)
             state["log"] = {"kind": kind, "bytes": size, "durability": log.durability}
-        return GraphAnswer.model_validate(origin | state)
+        return GraphAnswer.model_validate(state)
 
     about = "A node of the graph as it is now: neighbours, features, label, and when a change added it."
 

@@ -1,6 +1,6 @@
 """`python -m training` in its own process group, at the lowest priority.
 
-The process stays in the session of its parent: Linux divides processor time between sessions first (autogroup), so in its
+The process stays in the session of its parent: Linux divides CPU time between sessions first (autogroup), so in its
 own session a training at idle priority would not yield to the service.
 
 The process inherits a locked file from its parent, and the kernel releases the lock when the process dies. So any process

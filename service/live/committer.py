@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 
 from model_store.errors import Behind, Fenced
 from model_store.graph_log import GraphLog, Record, Writer
-from model_store.live_graph.live_graph import Request
+from model_store.live_graph.live_graph import ChangeRequest
 from model_store.live_graph.operations import Change
 from service.engines.served_model import ServedModel
 from service.errors import Refusal
@@ -52,7 +52,7 @@ class Committer:
         self._task: asyncio.Task[None] | None = None
         self._bytes = 0
 
-    async def commit(self, request: Request, key: str, size: int) -> Committed:
+    async def commit(self, request: ChangeRequest, key: str, size: int) -> Committed:
         """Raises Refusal and StoreError. After a refusal with the code `deadline`, the change is never logged.
 
         Args:
@@ -178,7 +178,7 @@ class Committer:
             applied, origin = len(waiting.request.operations) - skipped, model.origin_at(record.sequence)
             waiting.result.set_result(Committed(origin, nodes, edges, applied, skipped, durability))
 
-    def _count(self, request: Request, result: str) -> None:
+    def _count(self, request: ChangeRequest, result: str) -> None:
         self._metrics.record_operations(result, [operation.op for operation in request.operations])
 
 

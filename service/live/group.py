@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from model_store.errors import OperationError
 from model_store.graph_log import GraphLog, Record
-from model_store.live_graph.live_graph import Request
+from model_store.live_graph.live_graph import ChangeRequest
 from model_store.live_graph.operations import Change
 from model_store.live_graph.pending import PendingChanges
 from service.engines.served_model import ServedModel
@@ -31,7 +31,7 @@ class Committed(NamedTuple):
 
 @dataclass(eq=False)
 class Waiting:
-    request: Request
+    request: ChangeRequest
     key: str
     """The idempotency key, or ""."""
     size: int

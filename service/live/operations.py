@@ -10,7 +10,7 @@ import orjson
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
-from model_store.live_graph.live_graph import Request
+from model_store.live_graph.live_graph import ChangeRequest
 from model_store.live_graph.operations import Features as LoggedFeatures
 from model_store.live_graph.operations import Label as LoggedLabel
 from model_store.live_graph.operations import Operation
@@ -131,9 +131,9 @@ def _parse_operation(content: Any, index: int) -> Any:
         raise refusal_for_body(error, f"operations.{index}", operation=index) from None
 
 
-def encode_change(model: ServedModel, change: ParsedChange) -> Request:
+def encode_change(model: ServedModel, change: ParsedChange) -> ChangeRequest:
     """The request to the live graph. Raises Refusal."""
-    return Request(encode_operations(model, change.operations), change.upsert, change.digest)
+    return ChangeRequest(encode_operations(model, change.operations), change.upsert, change.digest)
 
 
 def encode_operations(model: ServedModel, operations: Sequence[Any]) -> list[Operation]:

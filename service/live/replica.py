@@ -27,7 +27,7 @@ from service.telemetry.metrics import Metrics
 LOG = logging.getLogger("service.live.replica")
 WAIT_SECONDS = 0.5
 """The longest wait for a record in a thread: a shutdown waits for it."""
-REST_SECONDS = 0.02
+FOLLOW_PAUSE_SECONDS = 0.02
 """The pause after this worker has reached the end of the log, by a commit or a read, before it waits for records again."""
 SLICE_RECORDS, SLICE_BYTES = 256, 64 * 1024
 """Of the log, applied between two batches of answers. A record is never divided."""
@@ -52,7 +52,7 @@ class Replica:
 
     @property
     def lag_seconds(self) -> float:
-        """For how long it has been unknown whether there are changes that this worker has not applied."""
+        """The time since this worker last knew that it has applied the whole log, less the time of an undisturbed wait."""
         return max(0.0, time.monotonic() - self._complete_at - 2 * WAIT_SECONDS)
 
     def start(self) -> None:
@@ -143,8 +143,10 @@ class Replica:
                 await asyncio.sleep(WAIT_SECONDS)
                 continue
             try:
-                if (rest := self._complete_at + REST_SECONDS - time.monotonic()) > 0:  # a commit has read the log
-                    await asyncio.sleep(rest)
+                if (
+                    remaining := self._complete_at + FOLLOW_PAUSE_SECONDS - time.monotonic()
+                ) > 0:  # a commit has read the log
+                    await asyncio.sleep(remaining)
                 asked_at = time.monotonic()
                 if await asyncio.to_thread(self.log.wait, self._sequence, WAIT_SECONDS):
                     async with self.lock:

@@ -21,7 +21,7 @@ PREFIX = "drift_"
 
 
 class RequestCounts:
-    """The counts for one version. All its workers have equal bins."""
+    """The counts of one version. All workers that serve it have the same bins."""
 
     def __init__(self, folder: Path | None, snapshot: str, size: int) -> None:
         """Without a folder, only this process is counted."""

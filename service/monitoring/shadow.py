@@ -1,7 +1,7 @@
 """Shadow verification: one in SGF_SHADOW_EVERY answers is computed again in another way, in a process of low priority.
 
 A check never delays an answer. Only one check runs at a time. An answer that is due is skipped while a check runs, and while
-all checks together have taken more than 1 % of the processor time of this worker.
+all checks together have taken more than 1 % of the CPU time of this worker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_ENTRIES = 100_000
 MAX_JOINT = 64
 """Most new nodes of a joint request that is checked: all of them are computed together."""
 MAX_SHARE = 0.01
-"""Largest share of the processor time of this worker for all checks together. Opening a version does not count."""
+"""Largest share of the CPU time of this worker for all checks together. Opening a version does not count."""
 MIN_SCALE = 1e-6
 
 
@@ -42,7 +42,7 @@ class CheckResult:
     error: float
     """The largest difference: of a logit, relative to the largest logit of the probes; or of a sum, relative to the sum."""
     seconds: float
-    """Processor time."""
+    """CPU time."""
     skipped: str | None = None
     """Why there was no check."""
 

@@ -94,7 +94,7 @@ class Metrics:
         self.graph_operations = counter("sgf_graph_operations_total", about, ["op", "result"])
         about = "From a valid request to change the graph until it is logged and applied."
         self.commit_seconds = duration("sgf_graph_commit_duration_seconds", about)
-        about = "Answers that were computed again by another route, by result."
+        about = "Answers that were computed again in another way, by result."
         self.shadow_checks = counter("sgf_shadow_checks_total", about, ["result"])
         about = "Answers that were due to be computed again and were not, by reason."
         self.shadow_skips = counter("sgf_shadow_skips_total", about, ["reason"])
@@ -113,7 +113,7 @@ class Metrics:
         self.nodes = gauge("sgf_graph_nodes", "livemax", "Nodes of the served graph.")
         self.edges = gauge("sgf_graph_edges", "livemax", "Edges of the served graph.")
         self.sequence = gauge("sgf_graph_sequence", "livemin", "Last change of the graph that every worker has applied.")
-        about = "Longest time for which a worker has not known whether it has applied every change."
+        about = "Longest time since a worker last knew that it has applied every change."
         self.apply_lag = gauge("sgf_graph_apply_lag_seconds", "livemax", about)
         self.overlay_nodes = gauge("sgf_graph_overlay_nodes", "livemax", "Nodes whose edges differ from the snapshot.")
         about = "Difference from the training graph: of requests in all workers, and of the live graph (graph_...)."
@@ -140,8 +140,8 @@ class Metrics:
         """Counters start at 0: Prometheus sees no increase in a series that first appears as 1."""
         self.started.set(time.time())
         self.cache_up.set(1)
-        for unknown in (self.retrain_waiting, self.retrain_workers, self.retrain_epoch):
-            unknown.set(0)
+        for gauge in (self.retrain_waiting, self.retrain_workers, self.retrain_epoch):
+            gauge.set(0)
         try:
             self.build.labels(version("sgformer-serving")).set(1)
         except PackageNotFoundError:
@@ -231,16 +231,17 @@ class Metrics:
             self.memory.set(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE"))
 
     def measure_store(self) -> None:
-        """Not for a page of metrics: the file system of the store may stall."""
+        """Not part of `page`, because the file system of the store may stall."""
         with suppress(OSError):  # the store may not exist yet
             space = shutil.disk_usage(self._store or "")
             self.store_free.set(space.free)
             self.store_size.set(space.total)
 
     def page(self) -> bytes:
-        """The metrics of all workers in the text format of Prometheus, measured now and recorded until the last flush.
+        """The metrics of all workers in the text format of Prometheus.
 
-        Reads files, which may be slow: not for the event loop.
+        Memory is measured now; recorded values are those up to the last flush. Reads files, which may be slow: not for the
+        event loop.
         """
         self.measure_memory()
         memory = container_memory()

@@ -12,7 +12,7 @@ from sgformer.features import FeatureRows, SparseRows
 from sgformer.request_time.inference import InferenceModel
 
 MAX_FEATURES = 256
-"""Features whose effects are computed. Of more, those with the largest contributions to the inputs of the model."""
+"""The effects of at most this many features are computed: of those that contribute most to the inputs of the model."""
 
 
 def numbered_variants(model: InferenceModel, row: FeatureRows, limit: int = MAX_FEATURES) -> tuple[Indices, FeatureRows]:

@@ -56,10 +56,10 @@ class Applied:
 class OverlaySize:
     """The difference from the stored graph, which compaction removes."""
 
-    lists: int
-    """Rows with a neighbour list of their own."""
-    inputs: int
-    """Rows with new features."""
+    nodes: int
+    """Rows with other edges."""
+    features: int
+    """Rows with other features."""
     states: int
     """Recomputed states."""
     num_bytes: int

@@ -1,4 +1,4 @@
-"""Dictionaries whose changes can be undone, so that an invalid request has no effect on the requests beside it."""
+"""Dictionaries whose changes can be undone, so that an invalid request has no effect on the other requests of its group."""
 
 from __future__ import annotations
 

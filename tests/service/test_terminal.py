@@ -30,7 +30,7 @@ def serve(store: Path, *flags: str, columns: int = 80, **environ: str) -> Termin
 
 def post(curl: str, **replaced: str) -> httpx.Response:
     """Sends the request of a curl command."""
-    _, url, *words = shlex.split(curl.replace("$SGF_API_KEY", replaced.get("key", "")))
+    _, url, *words = shlex.split(curl.replace("$SGF_API_KEYS", replaced.get("key", "")))
     options = dict(zip(words[::2], words[1::2], strict=True))
     headers = dict([options["-H"].split(": ", 1)] if "-H" in options else [], **{"content-type": "application/json"})
     return httpx.post(url, content=options["--json"], headers=headers)

@@ -35,7 +35,7 @@ def follow_launcher() -> None:
     """Call this in a process that torchrun has started. The process dies with torchrun, and yields as torchrun does.
 
     torchrun starts every process in a session of its own, which a signal to the process group of torchrun does not reach,
-    and to which Linux gives as much processor time as to any other session (autogroup).
+    and to which Linux gives as much CPU time as to any other session (autogroup).
     """
     if sys.platform != "linux":
         return

@@ -75,7 +75,7 @@ def _refresh_model(options: RefreshOptions, events: EventWriter) -> int:
 def _open_graph(
     options: RefreshOptions, store: Store, model: str, source: Manifest | None
 ) -> Iterator[tuple[Graph, dict[str, Any]]]:
-    """Yields the new graph, and what `publish` needs to know about it."""
+    """Yields the new graph, and the arguments of `refresh` that describe it."""
     if options.data is not LIVE:
         user = _read_graph(options, source)
         file = str(options.data.name if options.data else options.dataset)

@@ -16,7 +16,7 @@ from training.fit.loop import TrainedModel
 
 
 def summarize_run(data: LabelledGraph, trained: TrainedModel, seconds: float) -> dict[str, Any]:
-    """The result of a training, without what was chosen before it: `features` and `defaults`."""
+    """The result of a training. The caller adds what was chosen before it: `features` and `defaults`."""
     return {
         "dataset": data.name,
         "nodes": data.graph.num_nodes,
@@ -40,7 +40,7 @@ def next_steps(store: Path, name: str, version: int, live: bool, data: LabelledG
 
 
 def describe_run(data: LabelledGraph, result: dict[str, Any]) -> str:
-    """The result of `summarize_run` with the choices, and of publishing if the version was published, as a few lines."""
+    """The text of a result of `summarize_run` with `features` and `defaults`, and with what publishing has added, if any."""
     part = "test" if "test" in result["scores"] else "validation"
     best = result["best_epoch"]["number"]
     epoch = f"best epoch {best} of {result['epochs']} by validation {data.metric}"

@@ -34,7 +34,7 @@ from training.data.labelled import LabelledGraph
 from training.fit.loop import Stopped, TrainedModel, train
 from training.fit.processes import process_group, rank, require_shared
 from training.fit.settings import TrainingConfig, configurations, describe_defaults, feature_scaling, training_config
-from training.fit.warm_start import Lineage
+from training.fit.warm_start import StartingPoint
 from training.release.delivery import deliver
 from training.release.gate import judge
 from training.release.publishing import publish
@@ -73,12 +73,12 @@ def _train(
         settings |= search_settings(options, data, options.tune, settings).settings
     choices = {"features": str(feature_scaling(data, settings)), "defaults": describe_defaults(data, settings)}
     config, training = configurations(data, settings)
-    lineage = Lineage.of(store, name, config, options.warm_start)
+    starting_point = StartingPoint.of(store, name, config, options.warm_start)
     settings = config.to_dict() | asdict(training)
-    events.write(DataEvent(**data.description(), settings=settings, **lineage.to_dict()))
+    events.write(DataEvent(**data.description(), settings=settings, **starting_point.to_dict()))
     checkpoint = _checkpoint_path(options, name)
     start = time.perf_counter()
-    trained = _fit(options, events, data, config, training, lineage, checkpoint)
+    trained = _fit(options, events, data, config, training, starting_point, checkpoint)
     if trained is None:
         return INTERRUPTED
     if rank() > 0:
@@ -88,7 +88,7 @@ def _train(
     seconds = time.perf_counter() - start
     result = summarize_run(data, trained, seconds) | choices
     if not options.no_publish:
-        about = {"seconds": seconds, "features": choices["features"], **lineage.to_dict()}
+        about = {"seconds": seconds, "features": choices["features"], **starting_point.to_dict()}
         result |= _publish(options, events, store, name, data, trained, training, about)
         result |= next_steps(options.store, name, result["version"], result["live"], data)
     if checkpoint is not None:
@@ -108,7 +108,7 @@ def _fit(
     data: LabelledGraph,
     config: ModelConfig,
     training: TrainingConfig,
-    lineage: Lineage,
+    starting_point: StartingPoint,
     checkpoint: Path | None,
 ) -> TrainedModel | None:
     """Trains, and returns None if a signal has stopped the training."""
@@ -123,7 +123,7 @@ def _fit(
                 checkpoint_seconds=options.checkpoint_every,
                 resume=options.resume,
                 stop=lambda: bool(received),
-                start=lineage.start,
+                start=starting_point.tensors,
                 device=options.device,
             )
     except Stopped:

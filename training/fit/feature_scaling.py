@@ -1,4 +1,4 @@
-"""Tells the columns of a table from words, and chooses the feature transform accordingly (`feature_transform = "auto"`).
+"""Decides whether features are words or columns of a table, and chooses the transform (`feature_transform = "auto"`).
 
 Words are not divided by the sum of their row. Adam adds the weight decay to gradients, which are as small as the features:
 on rows that sum to 1, decay outweighs them, and training is slow or ends with the majority class.
@@ -74,8 +74,8 @@ class _Columns:
 
     @property
     def are_words(self) -> bool:
-        """Many columns, most values 0, none negative. Columns of numbers beside words are filled, and hold most of the sum
-        of all values.
+        """Many columns, most values 0, none negative. If columns of numbers stand beside words, they have few zeros and hold
+        most of the sum of all values: then the features are not words.
         """
         few_filled = len(self.filled) >= MIN_WORDS and self.filled.mean() <= MAX_FILLED and self.lowest >= 0
         return bool(few_filled and self.sums[self.filled > 0.5].sum() <= self.sums.sum() / 2)

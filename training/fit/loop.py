@@ -84,7 +84,7 @@ def train(
             removes it.
         resume: continue from `checkpoint` if it exists.
         stop: checked after every epoch; if it returns True, `Stopped` is raised.
-        start: tensors to start with (`warm_start.Lineage`); the others start at random.
+        start: tensors to start with (`warm_start.StartingPoint.tensors`); the others start at random.
         device: as `choose_device` returns it. A run may be resumed on another device.
     """
     run = _Run(config, data, training, start or {}, device)

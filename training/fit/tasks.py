@@ -40,7 +40,9 @@ def macro_f1(logits: NDArray[Any], labels: NDArray[Any], task: Task) -> float:
 
 
 def roc_auc(logits: NDArray[Any], labels: NDArray[Any], task: Task) -> float:
-    """Two classes: of the second. More classes: the mean of each against the others. Multi-label: the mean over columns."""
+    """With two classes, that of the second; with more, the mean over classes, each against the others. Multi-label: the mean
+    over columns.
+    """
     if task == "multiclass":
         likely = probabilities(logits, task)
         classes = [1] if likely.shape[1] == 2 else range(likely.shape[1])

@@ -21,16 +21,18 @@ Tensors = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Lineage:
+class StartingPoint:
+    """What a run starts from."""
+
     parent: int | None
     """The number of the live version; None if no version is live."""
-    start: dict[str, NDArray[Any]] | None = None
+    tensors: dict[str, NDArray[Any]] | None = None
     """The live tensors that a warm start begins with; None for a cold start."""
     fresh: tuple[str, ...] = ()
     """Tensors of a warm start that begin at random, because the live version has none of this shape."""
 
     @classmethod
-    def of(cls, store: Store, name: str, config: ModelConfig, warm: bool) -> Lineage:
+    def of(cls, store: Store, name: str, config: ModelConfig, warm: bool) -> StartingPoint:
         """Raises ConfigError for a warm start if no version is live."""
         versions = store.model(name) if name in store.models() else None
         parent = None if versions is None else versions.live()
@@ -41,15 +43,15 @@ class Lineage:
         with versions.open(parent) as snapshot:
             live = dict(snapshot.weights)
         shapes = {tensor: shape for tensor, shape in expected_shapes(config).items() if tensor not in DATA_TENSORS}
-        start = {
+        kept = {
             tensor: np.asarray(live[tensor])
             for tensor, shape in shapes.items()
             if tensor in live and np.shape(live[tensor]) == shape
         }
-        return cls(parent, start, tuple(tensor for tensor in shapes if tensor not in start))
+        return cls(parent, kept, tuple(tensor for tensor in shapes if tensor not in kept))
 
     def to_dict(self) -> dict[str, Any]:
-        warm = None if self.start is None else {"tensors": len(self.start), "fresh": list(self.fresh)}
+        warm = None if self.tensors is None else {"tensors": len(self.tensors), "fresh": list(self.fresh)}
         return {"parent": self.parent, "warm_start": warm}
 
 

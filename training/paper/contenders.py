@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from training.data.labelled import LabelledGraph
 
 OURS, GCN, PYG, LINEAR, MAJORITY = "SGFormer", "GCN", "PyG's SGFormer", "linear model", "majority class"
-LABELS = (OURS, GCN, PYG, LINEAR, MAJORITY)
+MODELS = (OURS, GCN, PYG, LINEAR, MAJORITY)
 Settings = dict[str, Any]
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from training.paper.contenders import GCN, LINEAR, MAJORITY, OURS
-from training.paper.contenders import LABELS as MODELS
+from training.paper.contenders import GCN, LINEAR, MAJORITY, MODELS, OURS
 from training.paper.labels import DEPTHS, FUNCTIONS, alpha_label, depth_label, share_label
 from training.paper.pictures import pictures_of
 from training.paper.published_figures import ALPHA, FRESH, FRESH_SPLITS, LABEL_SHARES, LABELS, MEDIUM, VARIANTS, Row

@@ -26,8 +26,7 @@ from model_store.cli.parser import CommandParser
 from model_store.cli.terminal import print_output
 from training.cli.events import EventWriter
 from training.cli.options import TableOptions
-from training.paper.contenders import LABELS as MODELS
-from training.paper.contenders import PYG, Contender, contenders, ours, run_ours, variant
+from training.paper.contenders import MODELS, PYG, Contender, contenders, ours, run_ours, variant
 from training.paper.labels import DEPTHS, FUNCTIONS, NO_ATTENTION, alpha_label, depth_label, share_label
 from training.paper.page import write_page
 from training.paper.published_figures import ALPHA, FRESH, FRESH_SPLITS, LABEL_SHARES, LABELS, MEDIUM, VARIANTS

@@ -13,38 +13,39 @@ sets were in view when the initialisation of the first GCN weight was chosen (no
 weights). The fresh splits below were drawn after the recipes were fixed.
 """
 MEDIUM_NOTE = """
-All columns but the last four were run by `sgf-train table medium`, on the same splits. `GCN` is the graph branch of the
-same model without attention (alpha 1). `PyG's SGFormer` is the model of PyTorch Geometric with its own defaults, our
-hidden size and the training settings of the recipe. `linear model` and `majority class` do not use the graph. A bar is
-reached if the mean is not below it and not below the mean of the GCN.
+`sgf-train table medium` runs the models of all columns but the last four, on the same splits. `GCN` is the graph branch
+of the same model without attention (alpha 1). `PyG's SGFormer` is the model of PyTorch Geometric with its own defaults,
+our hidden size and the training settings of the recipe. `linear model` and `majority class` do not use the graph. A bar
+is reached if the mean is not below it and not below the mean of the GCN.
 
-`cora`, `citeseer` and `pubmed` have the public split. The paper names it, but its commands run another one: `-random`,
-20 random nodes per class, 500 for validation, 1000 for test, drawn once with seed 123, on which all runs are. So the
-paper's figures are in those rows. The bars of the public split are the results of a GCN that another group published.
-`authors' commands` are runs of the authors' code with their first published commands (2 GCN layers) on this split; their
-later commands (4 layers) gave 82.5, 67.4 and 79.1. The other data sets have stored splits. Settings are shared by all
-splits of a data set, as in the paper: a test node of one split may have been a validation node of another.
+`cora`, `citeseer` and `pubmed` have the public split. The paper names it, but its commands use another one, which the
+rows `-random` have: 20 random nodes per class train, 500 validate, 1000 test, drawn once with seed 123 for all runs. So
+the paper's figures are in those rows. The bars of the public split are the results of a GCN that another group
+published. `authors' commands` are runs of the authors' code with their first published commands (2 GCN layers) on this
+split; their later commands (4 layers) gave 82.5, 67.4 and 79.1. The other data sets have stored splits. Settings are
+shared by all splits of a data set, as in the paper: a test node of one split may have been a validation node of
+another.
 
 The GCN has no search of its own unless the table below says so. The searches have tens of trials per data set, not
-hundreds, and a hidden size of 64; hidden 512, which the best published GCNs have, was not tried. Cells that say "not run"
-were not run yet: the command continues the table.
+hundreds, and a hidden size of 64; hidden 512, which the best published GCNs have, was not tried. Cells that say "not
+run" were not run yet: the command continues the table.
 
 Seconds are those of one thread on a machine with other work: they are no benchmark.
 
-Of entries without a recorded command, the runs are older than this column: `sgf-train table medium --only NAME` makes
-them again.
+Rows without a recorded command were run before commands were recorded; `sgf-train table medium --only NAME` runs them
+again.
 """
 FRESH_NOTE = """
-Nobody had looked at these splits when the recipes were chosen: `sgf-train table fresh` draws them. Those of `-random`
-have 20 training nodes per class, 500 for validation and 1000 for test; those of chameleon have the shares of its stored
-splits. Split k has seed k. The graphs are those of the searches: a test node of a fresh split may have been a validation
-node of a search.
+No recipe was chosen with these splits: `sgf-train table fresh` drew them afterwards. Those of `-random` have 20
+training nodes per class, 500 for validation and 1000 for test; those of chameleon have the shares of its stored splits.
+Split k has seed k. The graphs are those of the searches: a test node of a fresh split may have been a validation node
+of a search.
 """
 LABELS_NOTE = """
 Random splits: a quarter of the nodes validates, a quarter tests, and the given share of all nodes trains. Settings are
-the data set's recipe, chosen for its usual split, not for these shares. In brackets: the paper. `sgf-train table labels`
-runs the table. The scores above were made before the seed of a random split got a second part (2026-11-18), so that a
-new run has other splits.
+the data set's recipe, chosen for its usual split, not for these shares. In brackets: the paper. `sgf-train table
+labels` runs the table. These scores are older than the present rule for the seeds of random splits (2026-11-18): a new
+run has other splits.
 """
 ABLATION_NOTE = """
 The recipe with another share `alpha` of the graph branch. Half of Cora's nodes train here, as in the paper's table, on
@@ -52,12 +53,12 @@ splits like those of the table above. `sgf-train table ablation` runs the table.
 """
 ATTENTION_NOTE = """
 The recipe with another attention function in place of the linear attention: softmax over all pairs, the function of GAT
-over all pairs, and the random features of NodeFormer. They are models for research, which are not served: their answers
-for a new node cannot be derived from sums. No settings were searched for them. `sgf-train table attention` runs the table.
+over all pairs, and the random features of NodeFormer. They are for research and cannot be served: their answers for a
+new node cannot be derived from sums. No settings were searched for them. `sgf-train table attention` runs the table.
 """
 DEPTH_NOTE = """
-The recipe with more attention layers, each on the output of the one before. Times are medians over runs, of an epoch with
-its evaluation. `sgf-train table depth` runs the table.
+The recipe with more attention layers, each on the output of the one before. Times are medians over runs, of an epoch
+with its evaluation. `sgf-train table depth` runs the table.
 """
 DEFAULTS_NOTE = """
 Test scores on three random splits (half of the nodes train, a quarter validates, a quarter tests); run r has split
@@ -73,8 +74,8 @@ actor, squirrel, chameleon, minesweeper and digits. Scores of two of the five gr
 best epoch was often below the tenth, so the learning rate was halved and the dropout raised; on the other graphs this
 made little difference. On blogcatalog, rows divided by their sums lost seven points, so words are no longer scaled.
 
-These are defaults for words. Tables of a few columns of numbers and categories have others (docs/training.md), chosen
-by validation accuracy, the mean of up to three splits:
+These are the defaults for features that are words. Tables of a few columns of numbers and categories have other
+defaults (docs/training.md), chosen by the mean validation accuracy over up to three splits:
 
 | table | as for words | batch norm | all norms | batch norm, dropout 0.3 | epochs until the best |
 |---|---|---|---|---|---|
@@ -84,7 +85,7 @@ by validation accuracy, the mean of up to three splits:
 | digits (1 split) | 98.4 |  |  | 98.9 | 43, 127 |
 | minesweeper (1 split, ROC AUC) | 78.2 |  |  | 78.3 | 504, 384 |
 
-The last column is for the settings for words and the chosen ones. The two further tables of packages were made like
-`examples/packages`. An earlier note that norms give 82% on the tutorial's table, and the defaults 79%, compared test
-scores on a single split, which has 476 test nodes and so a standard error of 1.8 points.
+The last column has two numbers: for the settings for words, and for the chosen ones. The two further tables of packages
+were made like `examples/packages`. An earlier note that norms give 82% on the tutorial's table, and the defaults 79%,
+compared test scores on a single split, which has 476 test nodes and so a standard error of 1.8 points.
 """

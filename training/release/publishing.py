@@ -50,7 +50,7 @@ def publish(
         graph: a `Graph`, or PyTorch Geometric's `Data`, whose classes and masks are labels and split unless these are given.
         store: a `Store` or its folder.
         node_ids: one id per node, strings or whole numbers.
-        report: as in `Contents`, like labels, split, features, reading and live.
+        report: as in `Contents`; so are labels, split, features, reading and live.
         undirected: the one-way and repeated edges of the graph are meant as undirected edges.
         options: those of `Store.publish`: activate, states, onnx, raw_data, device.
     """

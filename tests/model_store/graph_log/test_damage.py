@@ -166,7 +166,7 @@ def test_an_announced_seal_that_nobody_wrote_is_written_by_the_next_process(fold
         file.write(WORD.pack(1))
     assert len(read_all(FileLog(folder))) == 1
     (record,) = append(FileLog(folder), b"second")
-    assert (record.sequence, record.epoch) == (2, 2)
+    assert (record.sequence, record.fencing_number) == (2, 2)
     assert len(read_all(log)) == 2
 
 

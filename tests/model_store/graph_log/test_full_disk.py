@@ -54,7 +54,7 @@ def test_a_new_segment_without_room_is_not_created(tmp_path: Path) -> None:
     with log.writer(1) as writer, largest_file(100), pytest.raises(StoreUnavailable, match="File too large"):
         writer.append([("", b"y")], expected=1)
     assert [path.name for path in tmp_path.glob("*.log")] == ["000000000001.log"]
-    assert append(log, b"y")[0].epoch == 2
+    assert append(log, b"y")[0].fencing_number == 2
 
 
 FILL = """

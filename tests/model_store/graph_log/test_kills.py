@@ -90,7 +90,7 @@ def check(acknowledged: Path, log: GraphLog, delivered: list[Record]) -> list[Re
     assert delivered == records[: len(delivered)], "a record that a reader has delivered disappeared"
     assert [record.sequence for record in records] == list(range(1, len(records) + 1))
     assert len({record.key for record in records}) == len(records), "a change is in the log twice"
-    assert [record.epoch for record in records] == sorted(record.epoch for record in records)
+    assert [record.fencing_number for record in records] == sorted(record.fencing_number for record in records)
     assert log.position() == (len(records), records[-1].hash)
     lines = [line.split() for line in acknowledged.read_text().splitlines()]
     for sequence, key in lines:
@@ -112,7 +112,7 @@ def test_killed_and_paused_writers_of_a_file_log(tmp_path: Path) -> None:
     records = check(acknowledged, open_log("file", str(folder)), delivered)
     interrupted = len(records) - len(acknowledged.read_text().splitlines())
     assert interrupted > 0, "no kill interrupted an append: nothing was tested"
-    assert records[-1].epoch > 1
+    assert records[-1].fencing_number > 1
 
 
 @pytest.mark.parametrize("fsync", ["always", "everysec"])

@@ -124,8 +124,8 @@ def test_a_process_that_dies_during_its_take_over_fences_nobody(folder: Path, mo
     with old.writer(1) as writer:
         interrupt(monkeypatch, writer._segment, "flush", die_taking_over, after=True)
         assert append_or_fence(writer, expected=1) is not None
-        assert writer.epoch == 2
-        assert writer.append([("", b"more")], expected=3)[0].epoch == 2
+        assert writer.fencing_number == 2
+        assert writer.append([("", b"more")], expected=3)[0].fencing_number == 2
     assert [record.payload for record in read_all(FileLog(folder))] == [b"first", b"old", b"old too", b"more"]
 
 
@@ -136,7 +136,7 @@ def test_of_two_processes_that_take_over_one_gets_the_lease(folder: Path, monkey
         with monkeypatch.context() as patch:
             interrupt(patch, Segment, "create", lambda: append(first, b"by first"), after=False)
             with second.writer(5) as writer:  # it has read the seal, but `first` was quicker
-                assert writer.epoch == 2
+                assert writer.fencing_number == 2
                 writer.append([("", b"by second")], expected=2)
         assert append_or_fence(old, expected=1) is None
     assert [record.payload for record in read_all(paused)] == [b"first", b"by first", b"by second"]
@@ -163,7 +163,7 @@ def test_a_reader_that_repairs_while_another_process_takes_over(folder: Path, mo
     delivered: list[Record] = []
 
     def write_and_die() -> None:
-        ((_, data),) = encode_group([("", b"unacknowledged")], log.position(), epoch=1)
+        ((_, data),) = encode_group([("", b"unacknowledged")], log.position(), fencing_number=1)
         holder.write(data, holder.size)
         holder.close()
         delivered.extend(read_all(FileLog(folder)))

@@ -45,7 +45,7 @@ def test_the_hash_of_a_record_is_that_of_the_specification(log: GraphLog) -> Non
     for record, following in zip(read_all(log), (1, 0), strict=True):
         key, microseconds = record.key.encode(), round(record.time * 1e6)
         length = 34 + 32 + len(key) + len(record.payload)
-        head = struct.pack("<IIQQqH", length, following, record.sequence, record.epoch, microseconds, len(key))
+        head = struct.pack("<IIQQqH", length, following, record.sequence, record.fencing_number, microseconds, len(key))
         previous = hashlib.sha256(previous + head + key + hashlib.sha256(record.payload).digest()).digest()
         assert record.hash == previous.hex()
         assert record.digest == hashlib.sha256(record.payload).hexdigest()
@@ -138,7 +138,7 @@ def test_a_silent_writer_is_fenced(log: GraphLog, open_log: OpenLog) -> None:
     with log.writer(1) as old:
         old.append([("", b"a")], expected=0)
         with other.writer(30) as new:
-            assert new.epoch > old.epoch
+            assert new.fencing_number > old.fencing_number
             with pytest.raises(Fenced, match="taken over"):
                 old.append([("", b"lost")], expected=1)
             new.append([("", b"b")], expected=1)

@@ -146,7 +146,7 @@ def test_the_script_refuses_a_stale_writer(redis_server: RedisServer, redis_log:
         append(append_elsewhere, b"second")
         with pytest.raises(Fenced):
             writer.append([("", b"late")], expected=1)
-        writer.epoch += 1
+        writer.fencing_number += 1
         with pytest.raises(Behind):
             writer.append([("", b"late")], expected=1)
     assert [record.payload for record in read_all(connect(redis_server))] == [b"first", b"second"]

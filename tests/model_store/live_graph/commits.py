@@ -11,14 +11,14 @@ import numpy as np
 from model_store import ModelVersions
 from model_store.errors import OperationError
 from model_store.live_graph.current_data import open_live_graph
-from model_store.live_graph.live_graph import LiveGraph, Request
+from model_store.live_graph.live_graph import ChangeRequest, LiveGraph
 from model_store.live_graph.operations import Operation
 
 
 def commit(versions: ModelVersions, *operations: Operation, redis: dict[str, Any] | None = None) -> int:
     """Returns the sequence of the change."""
     with versions.open() as snapshot, open_live_graph(snapshot, redis) as (live, log):
-        (change,) = live.plan([Request(operations)]).changes
+        (change,) = live.plan([ChangeRequest(operations)]).changes
         if isinstance(change, OperationError):
             raise change
         with log.writer(timeout=5) as writer:

@@ -10,7 +10,7 @@ import pytest
 from model_store import Contents, NodeIds, Snapshot, Store
 from model_store.errors import OperationError
 from model_store.graph_log.file_log import FileLog
-from model_store.live_graph.live_graph import LiveGraph, Request
+from model_store.live_graph.live_graph import ChangeRequest, LiveGraph
 from model_store.live_graph.operations import Change, Operation
 from sgformer import Graph, UnknownNodeError
 from sgformer.full_graph.forward import full_logits
@@ -50,7 +50,7 @@ def features(seed: int) -> list[float]:
 
 
 def commit(live: LiveGraph, log: FileLog, *operations: Operation, upsert: bool = False) -> Change:
-    plan = live.plan([Request(operations, upsert)])
+    plan = live.plan([ChangeRequest(operations, upsert)])
     (change,) = plan.changes
     if isinstance(change, OperationError):
         raise change
@@ -143,10 +143,12 @@ def test_what_if_equals_the_commit_and_keeps_nothing(live, log):
 def test_a_bad_request_of_a_group_harms_no_other(live, log):
     first, second = named(live, 900), named(live, 901)
     requests = [
-        Request([Operation("add_node", first, features(1), (named(live, 1),))]),
-        Request([Operation("remove_node", named(live, 2)), Operation("add_edge", source=first, target=named(live, 2))]),
-        Request([Operation("add_node", second, features(2), (first, named(live, 2)))]),
-        Request([Operation("add_node", second, features(2))]),
+        ChangeRequest([Operation("add_node", first, features(1), (named(live, 1),))]),
+        ChangeRequest(
+            [Operation("remove_node", named(live, 2)), Operation("add_edge", source=first, target=named(live, 2))]
+        ),
+        ChangeRequest([Operation("add_node", second, features(2), (first, named(live, 2)))]),
+        ChangeRequest([Operation("add_node", second, features(2))]),
     ]
     plan = live.plan(requests)
     assert [isinstance(change, OperationError) for change in plan.changes] == [False, True, False, True]
@@ -225,7 +227,7 @@ def test_an_error_names_the_operation(live, operation, code, message):
             fields = fields | {name: named(live, fields[name])}
     fields = fields | {"neighbors": tuple(named(live, node) for node in fields.get("neighbors", ()))}
     harmless = Operation("set_label", named(live, 9), label=1)
-    (error,) = live.plan([Request([harmless, Operation(kind, **fields)])]).changes
+    (error,) = live.plan([ChangeRequest([harmless, Operation(kind, **fields)])]).changes
     assert isinstance(error, OperationError)
     for number in (0, 1, 3, 59, 777, 900):
         message = message.replace(f"{{{number}}}", repr(named(live, number)))
@@ -234,14 +236,14 @@ def test_an_error_names_the_operation(live, operation, code, message):
 
 def test_an_id_of_the_other_kind_is_refused(live):
     node = 900 if live.snapshot.has_text_ids else "n900"
-    (error,) = live.plan([Request([Operation("add_node", node, features(1))])]).changes
+    (error,) = live.plan([ChangeRequest([Operation("add_node", node, features(1))])]).changes
     expected = "strings of 1 to 256 bytes without NUL" if live.snapshot.has_text_ids else "whole numbers"
     assert str(error) == f"operation 0: node {node!r}: the ids of this graph are {expected}"
 
 
 def test_the_last_two_nodes_stay(live):
     operations = [Operation("remove_node", named(live, row)) for row in range(NODES)]
-    (error,) = live.plan([Request(operations)]).changes
+    (error,) = live.plan([ChangeRequest(operations)]).changes
     assert str(error) == f"operation 58: node {named(live, 58)!r} cannot be removed: a graph needs at least 2 nodes"
 
 
@@ -285,7 +287,7 @@ def test_features_that_would_decide_all_sums_are_refused(tmp_path):
     with store.model("demo").open() as snapshot:
         live = LiveGraph(snapshot)
         for size, refused in ((1e3, False), (1e9, True), (3e38, True)):
-            request = Request([Operation("set_label", 1, label=1), Operation("add_node", 900, [size] * FEATURES)])
+            request = ChangeRequest([Operation("set_label", 1, label=1), Operation("add_node", 900, [size] * FEATURES)])
             (result,) = live.plan([request]).changes
             assert isinstance(result, OperationError) is refused
         assert str(result) == "operation 1: the features of node 900 are too large for the model"

@@ -49,7 +49,7 @@ def id_name(table: Table, reading: Reading, read_ends: Callable[[], Column]) -> 
 
 
 def _may_be_ids(column: Column, end: str) -> bool:
-    """Whether no value comes twice, and `end` is one."""
+    """Whether all values are different, and `end` is one of them."""
     texts = column.texts()
     return bool(pc.count_distinct(texts).as_py() == len(texts) and pc.index(texts, end).as_py() >= 0)
 
