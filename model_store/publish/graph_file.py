@@ -26,7 +26,7 @@ from model_store.format.node_ids import NodeIds
 from sgformer import Adjacency, Graph, GraphError, SparseRows
 from sgformer.edge_list import refuse_edge_values
 
-MakeFeatures = Callable[[Adjacency], NDArray[Any]]
+MakeFeatures = Callable[[Adjacency, NodeIds | None], NDArray[Any]]
 _SPARSE = ("x_data", "x_indices", "x_indptr", "x_shape")
 GRAPH_ARRAYS = {"x", *_SPARSE, "edge_index", "node_ids", "class_names"}
 
@@ -64,12 +64,9 @@ def graph_of_arrays(arrays: Mapping[str, NDArray[Any]], source: str, make_featur
         for name in arrays:
             if name.startswith("edge_") and name != "edge_index":
                 refuse_edge_values(name, arrays[name])
-        graph = _build(source, arrays, make_features)
+        ids = _ids(source, arrays)
+        graph = _build(source, arrays, make_features, ids)
     except GraphError as error:
-        raise DataError(f"{source}: {error}") from error
-    try:
-        ids = NodeIds.build(arrays["node_ids"]) if "node_ids" in arrays else None
-    except DataError as error:
         raise DataError(f"{source}: {error}") from error
     if ids is not None and len(ids.arrays[0]) != graph.num_nodes:
         raise DataError(f"{source}: {len(ids.arrays[0])} node_ids for {graph.num_nodes} nodes")
@@ -107,7 +104,16 @@ def _matches(name: str, patterns: set[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _build(source: str, arrays: Mapping[str, NDArray[Any]], make_features: MakeFeatures | None) -> Graph:
+def _ids(source: str, arrays: Mapping[str, NDArray[Any]]) -> NodeIds | None:
+    try:
+        return NodeIds.build(arrays["node_ids"]) if "node_ids" in arrays else None
+    except DataError as error:
+        raise DataError(f"{source}: {error}") from error
+
+
+def _build(
+    source: str, arrays: Mapping[str, NDArray[Any]], make_features: MakeFeatures | None, ids: NodeIds | None
+) -> Graph:
     if make_features is None:
         return Graph.build(features_of(source, arrays), arrays["edge_index"])
     if arrays.keys() & {"x", *_SPARSE}:
@@ -116,7 +122,7 @@ def _build(source: str, arrays: Mapping[str, NDArray[Any]], make_features: MakeF
     if not counts:
         raise DataError(f"{source} has neither x, nor node_ids or y: the number of its nodes is not known")
     adjacency = Adjacency.from_edges(arrays["edge_index"], counts[0])
-    return Graph.build(make_features(adjacency), arrays["edge_index"])
+    return Graph.build(make_features(adjacency, ids), arrays["edge_index"])
 
 
 def features_of(source: str, arrays: Mapping[str, NDArray[Any]]) -> Any:

@@ -16,7 +16,7 @@ from scipy import sparse
 
 from model_store import DataError
 from model_store.publish.graph_file import graph_of_arrays
-from model_store.structural import structural_features
+from model_store.structural import feature_maker
 from sgformer import GraphError
 from sgformer.edge_list import refuse_edge_values
 
@@ -201,7 +201,7 @@ def _is_names(x: Any) -> bool:
 def _check(arrays: Arrays) -> None:
     """Raises DataError for a graph that `sgf-train` would not read. Labels are checked when they are used."""
     has_features = arrays.keys() & {"x", "x_shape"}
-    count = graph_of_arrays(arrays, "the graph", None if has_features else structural_features).graph.num_nodes
+    count = graph_of_arrays(arrays, "the graph", None if has_features else feature_maker("degree")).graph.num_nodes
     for name in ("y", "split", *MASKS):
         if name in arrays and (not arrays[name].ndim or len(arrays[name]) != count):
             raise DataError(f"{name} has shape {arrays[name].shape}, expected a row for each of {count} nodes")

@@ -185,7 +185,7 @@ LABELS = [
     (
         {"nodes.csv": "id,label\n" + "".join(f"n{node},{node % 2}\n" for node in range(12))},
         "pets has no features: no column besides those of the id, the label and the split; "
-        "--structural degree makes a feature of the number of neighbours",
+        "--structural degree makes a feature of the number of neighbours, --structural random also of which they are",
     ),
     (
         {"nodes.csv": NODES.replace("id,", "key,")},
