@@ -87,11 +87,24 @@ def read_arrays(path: Path, names: set[str] | None) -> dict[str, NDArray[Any]]:
                     f"{path.name} was written by torch.save: it is a pickle, which could run code and is never loaded; in "
                     "Python, call training.save_graph('graph.npz', data) with the data that you saved, and use graph.npz"
                 )
-            return {name: file[name] for name in file.files if names is None or _matches(name, names)}
+            return {name: _plain(path, file, name) for name in file.files if names is None or _matches(name, names)}
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None
     except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
         raise DataError(f"{path.name} is not an npz file of plain arrays: {error}") from error
+
+
+def _plain(path: Path, file: Any, name: str) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = file[name]
+        return array
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        raise DataError(
+            f"{path.name}: {name} holds Python objects, which are pickles and never loaded: save it as an array of numbers "
+            "or of texts, with a number or a text in every place"
+        ) from None
 
 
 def array_names(path: Path) -> list[str]:
