@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,10 @@ def read_graph_file(path: Path, make_features: MakeFeatures | None = None) -> Gr
         NoFeatures: the file has no features, and they are not made.
         DataError: names the array and what is wrong with it.
     """
-    return graph_of_arrays(
-        read_arrays(path, {*GRAPH_ARRAYS, "edge_*"} | ({"y"} if make_features else set())), path.name, make_features
-    )
+    arrays = read_arrays(path, {*GRAPH_ARRAYS, "edge_*"} | ({"y"} if make_features else set()))
+    if "edge_index" not in arrays:
+        raise DataError(f"{path.name} has no array edge_index; it has {', '.join(array_names(path)) or 'no arrays'}")
+    return graph_of_arrays(arrays, path.name, make_features)
 
 
 def graph_of_arrays(arrays: Mapping[str, NDArray[Any]], source: str, make_features: MakeFeatures | None = None) -> GraphFile:
@@ -87,17 +89,21 @@ def read_arrays(path: Path, names: set[str] | None) -> dict[str, NDArray[Any]]:
                     f"{path.name} was written by torch.save: it is a pickle, which could run code and is never loaded; in "
                     "Python, call training.save_graph('graph.npz', data) with the data that you saved, and use graph.npz"
                 )
-            return {name: _plain(path, file, name) for name in file.files if names is None or _matches(name, names)}
+            return {
+                name: plain_array(path, name, partial(file.__getitem__, name))
+                for name in file.files
+                if names is None or _matches(name, names)
+            }
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None
     except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
         raise DataError(f"{path.name} is not an npz file of plain arrays: {error}") from error
 
 
-def _plain(path: Path, file: Any, name: str) -> NDArray[Any]:
+def plain_array(path: Path, name: str, load: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+    """The array that `load` returns. Raises DataError if it holds Python objects."""
     try:
-        array: NDArray[Any] = file[name]
-        return array
+        return load()
     except ValueError as error:
         if "allow_pickle" not in str(error):
             raise

@@ -59,7 +59,7 @@ def edited(source: Path, target: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"edge_index": None}, "has no array edge_index"),
+        ({"edge_index": None}, "graph.npz has no array edge_index; it has "),
         ({"x": None}, "has no features: neither x nor x_data, x_indices, x_indptr, x_shape"),
         ({"x_data": np.ones(1)}, "it has x, x_data"),
         ({"x": np.full((1797, 64), np.nan)}, "graph.npz: "),

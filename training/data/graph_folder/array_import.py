@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from model_store.publish.graph_file import (
     array_names,
     class_names_of,
     features_of,
+    plain_array,
     read_arrays,
 )
 from model_store.publish.labelled_file import LABEL_ARRAYS, check_labels, unread_arrays
@@ -94,7 +96,8 @@ def map_npz(path: Path, names: Iterable[str], scratch: Path, report: Report) -> 
         with zipfile.ZipFile(path) as file:
             for name in names:
                 report(f"reading {name}", 0, 1)
-                arrays[name] = _map(Path(file.extract(f"{name}.npy", scratch)))
+                extracted = Path(file.extract(f"{name}.npy", scratch))
+                arrays[name] = plain_array(path, name, partial(_map, extracted))
                 report(f"reading {name}", 1, 1)
     except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
         raise DataError(f"{path.name} is not an npz file of plain arrays: {error}") from error
