@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model_store import FeatureValueError
-from model_store.structural import DEGREE, degree_features
+from model_store.structural import values_of_neighbors
 from service.engines.served_model import ServedModel
 from service.errors import Refusal
-from service.request_fields import SparseFeatures
+from service.request_fields import NodeId, SparseFeatures
 
 
-def checked_features(model: ServedModel, features: Any, subject: str, degree: int | None = None, **details: Any) -> Any:
+def checked_features(
+    model: ServedModel, features: Any, subject: str, neighbors: Collection[NodeId] | None = None, **details: Any
+) -> Any:
     """The features as a dense row or as SparseFeatures.
 
     Args:
-        degree: the number of neighbours of the node, for a model with structural features. Used if the request has no
-            degree.
+        neighbors: the different neighbours of a new node: structural features that the request lacks follow from them.
 
     Raises:
         Refusal: names the subject, such as `new node 'a'`, and has the details.
     """
     if isinstance(features, dict):
-        if degree is not None and features.get(DEGREE) is None:
-            features = {**features, DEGREE: float(degree_features(degree))}
+        if model.structural and neighbors is not None:
+            computed = values_of_neighbors(model.structural, neighbors)
+            features = features | {name: computed[name] for name in computed if features.get(name) is None}
         return _by_name(model, features, subject, details)
     width, problem = model.config.in_features, ""
     if not isinstance(features, SparseFeatures):

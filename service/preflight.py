@@ -69,5 +69,5 @@ def _check_model(settings: Settings) -> None:
         raise NotStartable(f"there is no model {name} in the store {store.root}, {existing} ({WAIT})")
     versions = store.model(name or names[0])
     if versions.live() is None:
-        how = f"sgf-models --model {versions.name} activate {versions.versions()[-1]}"
+        how = f"sgf-models --store {store.root} --model {versions.name} activate {versions.versions()[-1]}"
         raise NotStartable(f"no version of {versions.name} is live: {how}; {WAIT}")

@@ -168,7 +168,8 @@ def checked_edge_index(edge_index: Any, num_nodes: int) -> Indices:
     if edges.size == 0 and edges.ndim in (1, 2):
         return np.empty((2, 0), dtype=np.int64)
     if edges.ndim != 2 or edges.shape[0] != 2:
-        raise GraphError(f"edge_index has shape {edges.shape}, expected (2, number of edges)")
+        hint = "; transpose it" if edges.ndim == 2 and edges.shape[1] == 2 else ""
+        raise GraphError(f"edge_index has shape {edges.shape}, expected (2, number of edges){hint}")
     if edges.dtype.kind not in "iu":
         raise GraphError(f"edge_index holds {edges.dtype}, expected integer node ids")
     outside = (edges < 0) | (edges >= num_nodes)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import io
 import random
+import reprlib
 import secrets
 import time
 from collections.abc import Iterable, Mapping
@@ -101,7 +102,7 @@ def new_node(node: NodeLike, features: Features | None = None, neighbors: Nodes 
 
     Raises:
         ValueError: more than one row of features.
-        TypeError: neighbours that are not a list.
+        TypeError: features that are not numbers, or neighbours that are not a list.
     """
     fields = {} if features is None else {"features": _features(features)}
     return {"id": node, **fields, "neighbors": list(_ids("neighbors", neighbors))}
@@ -126,7 +127,11 @@ def _features(features: Any) -> Any:
             return {"indices": entries.col.tolist(), "values": entries.data.astype(float).tolist()}
         features = features[0]
     if not isinstance(features, Mapping):
-        return [float(value) for value in features]
+        try:
+            return [float(value) for value in features]
+        except (TypeError, ValueError):
+            expected = "one row of numbers, or a mapping from names to values"
+            raise TypeError(f"features are {reprlib.repr(features)}, expected {expected}") from None
     if any(isinstance(name, str) for name in features):  # by name, or the form of the HTTP interface
         return dict(features)
     return {"indices": [int(index) for index in features], "values": [float(value) for value in features.values()]}

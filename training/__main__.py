@@ -40,7 +40,6 @@ from training.cli.options import (
 )
 from training.cli.requirements import missing_packages
 from training.cli.threads import limit_threads
-from training.paper import tables
 
 __all__ = ["SETTINGS", "main", "train_parser"]
 TUNE_HELP = """Search settings by validation scores and write the best as a recipe. Settings given as flags stay fixed.
@@ -142,7 +141,11 @@ COMMANDS = {
         RefreshOptions,
         _imported("cli.refresh_command", "refresh_model"),
     ),
-    "table": Command(tables.parser, TableOptions, tables.run_table),
+    "table": Command(
+        lambda: import_module("training.paper.tables").parser(),
+        TableOptions,
+        _imported("paper.tables", "run_table"),
+    ),
     "tune": Command(
         lambda: TuneOptions.parser("sgf-train tune", TUNE_HELP),
         TuneOptions,

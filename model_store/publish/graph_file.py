@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from model_store.format.node_ids import NodeIds
 from sgformer import Adjacency, Graph, GraphError, SparseRows
 from sgformer.edge_list import refuse_edge_values
 
-MakeFeatures = Callable[[Adjacency], NDArray[Any]]
+MakeFeatures = Callable[[Adjacency, NodeIds | None], NDArray[Any]]
 _SPARSE = ("x_data", "x_indices", "x_indptr", "x_shape")
 GRAPH_ARRAYS = {"x", *_SPARSE, "edge_index", "node_ids", "class_names"}
 
@@ -51,9 +52,10 @@ def read_graph_file(path: Path, make_features: MakeFeatures | None = None) -> Gr
         NoFeatures: the file has no features, and they are not made.
         DataError: names the array and what is wrong with it.
     """
-    return graph_of_arrays(
-        read_arrays(path, {*GRAPH_ARRAYS, "edge_*"} | ({"y"} if make_features else set())), path.name, make_features
-    )
+    arrays = read_arrays(path, {*GRAPH_ARRAYS, "edge_*"} | ({"y"} if make_features else set()))
+    if "edge_index" not in arrays:
+        raise DataError(f"{path.name} has no array edge_index; it has {', '.join(array_names(path)) or 'no arrays'}")
+    return graph_of_arrays(arrays, path.name, make_features)
 
 
 def graph_of_arrays(arrays: Mapping[str, NDArray[Any]], source: str, make_features: MakeFeatures | None = None) -> GraphFile:
@@ -64,12 +66,9 @@ def graph_of_arrays(arrays: Mapping[str, NDArray[Any]], source: str, make_featur
         for name in arrays:
             if name.startswith("edge_") and name != "edge_index":
                 refuse_edge_values(name, arrays[name])
-        graph = _build(source, arrays, make_features)
+        ids = _ids(source, arrays)
+        graph = _build(source, arrays, make_features, ids)
     except GraphError as error:
-        raise DataError(f"{source}: {error}") from error
-    try:
-        ids = NodeIds.build(arrays["node_ids"]) if "node_ids" in arrays else None
-    except DataError as error:
         raise DataError(f"{source}: {error}") from error
     if ids is not None and len(ids.arrays[0]) != graph.num_nodes:
         raise DataError(f"{source}: {len(ids.arrays[0])} node_ids for {graph.num_nodes} nodes")
@@ -90,11 +89,28 @@ def read_arrays(path: Path, names: set[str] | None) -> dict[str, NDArray[Any]]:
                     f"{path.name} was written by torch.save: it is a pickle, which could run code and is never loaded; in "
                     "Python, call training.save_graph('graph.npz', data) with the data that you saved, and use graph.npz"
                 )
-            return {name: file[name] for name in file.files if names is None or _matches(name, names)}
+            return {
+                name: plain_array(path, name, partial(file.__getitem__, name))
+                for name in file.files
+                if names is None or _matches(name, names)
+            }
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None
     except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
         raise DataError(f"{path.name} is not an npz file of plain arrays: {error}") from error
+
+
+def plain_array(path: Path, name: str, load: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+    """The array that `load` returns. Raises DataError if it holds Python objects."""
+    try:
+        return load()
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        raise DataError(
+            f"{path.name}: {name} holds Python objects, which are pickles and never loaded: save it as an array of numbers "
+            "or of texts, with a number or a text in every place"
+        ) from None
 
 
 def array_names(path: Path) -> list[str]:
@@ -107,7 +123,16 @@ def _matches(name: str, patterns: set[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _build(source: str, arrays: Mapping[str, NDArray[Any]], make_features: MakeFeatures | None) -> Graph:
+def _ids(source: str, arrays: Mapping[str, NDArray[Any]]) -> NodeIds | None:
+    try:
+        return NodeIds.build(arrays["node_ids"]) if "node_ids" in arrays else None
+    except DataError as error:
+        raise DataError(f"{source}: {error}") from error
+
+
+def _build(
+    source: str, arrays: Mapping[str, NDArray[Any]], make_features: MakeFeatures | None, ids: NodeIds | None
+) -> Graph:
     if make_features is None:
         return Graph.build(features_of(source, arrays), arrays["edge_index"])
     if arrays.keys() & {"x", *_SPARSE}:
@@ -116,7 +141,7 @@ def _build(source: str, arrays: Mapping[str, NDArray[Any]], make_features: MakeF
     if not counts:
         raise DataError(f"{source} has neither x, nor node_ids or y: the number of its nodes is not known")
     adjacency = Adjacency.from_edges(arrays["edge_index"], counts[0])
-    return Graph.build(make_features(adjacency), arrays["edge_index"])
+    return Graph.build(make_features(adjacency, ids), arrays["edge_index"])
 
 
 def features_of(source: str, arrays: Mapping[str, NDArray[Any]]) -> Any:

@@ -112,7 +112,8 @@ def _checked_labels(labels: NDArray[Any], count: int, class_names: Names, task: 
 
 def _checked_classes(labels: NDArray[Any], class_names: Names) -> NDArray[np.int64]:
     if labels.dtype.kind not in "iu" or labels.min() < -1:
-        raise DataError(f"y holds {labels.dtype}, expected classes 0, 1, 2 ... and -1 for unlabelled nodes")
+        hint = "; training.save_graph makes classes of texts" if labels.dtype.kind in "UST" else ""
+        raise DataError(f"y holds {labels.dtype}, expected classes 0, 1, 2 ... and -1 for unlabelled nodes{hint}")
     if labels.max() >= len(labels):
         raise DataError(f"y has class {labels.max()}, which is more than there are nodes: classes are 0, 1, 2 ...")
     if class_names is not None and labels.max() >= len(class_names):

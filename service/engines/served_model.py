@@ -27,7 +27,7 @@ from model_store.errors import LocalCopyError
 from model_store.graph_log import LogAddress
 from model_store.live_graph.live_graph import LiveGraph, graph_of
 from model_store.live_graph.operations import Operation
-from model_store.structural import is_structural
+from model_store.structural import structural_of
 from model_store.versions.local_copies import LocalCopies
 from service.engines.engine import Engine, engine_for, ignoring_overflow
 from service.engines.logits_memo import LogitsMemo
@@ -60,7 +60,7 @@ class ServedModel:
         self.config, self.classes = manifest.config, manifest.classes
         self.class_names = self.classes or tuple(map(str, range(self.config.out_features)))
         """The names of the classes, or their numbers as text. For regression, the numbers of the outputs."""
-        self.schema, self.is_structural = manifest.features, is_structural(manifest.reading)
+        self.schema, self.structural = manifest.features, structural_of(manifest.reading)
         self.live, self.rounding_error = LiveGraph(snapshot), snapshot.rounding_error
         self.memo = LogitsMemo(self.live.graph)
         self.log = LogAddress(snapshot.folder.parent, self.live.id) if log is None else log

@@ -146,8 +146,8 @@ def _encode_operation(model: ServedModel, item: Any, index: int) -> Operation:
     subject = f"operation {index}: node {fields.get('id')!r}"
     details = {"operation": index, "node": fields.get("id")}
     if "features" in fields:
-        degree = len(set(item.neighbors)) if isinstance(item, AddNode) and model.is_structural else None
-        fields["features"] = _encode_features(checked_features(model, item.features, subject, degree, **details))
+        neighbors = set(item.neighbors) if isinstance(item, AddNode) else None
+        fields["features"] = _encode_features(checked_features(model, item.features, subject, neighbors, **details))
     if "label" in fields:
         fields["label"] = _encode_label(model, item.label, subject, details)
     if "neighbors" in fields:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -49,8 +49,8 @@ def _features(model: ServedModel, question: Question) -> object:
     """Dense rows, sparse rows, or both. Each node keeps the form of its request, so that its answer has the same bits in any
     batch.
     """
-    degrees: Mapping[NodeId, int] = _degrees_among_new(question) if question.edges else {}
-    rows = [_checked(model, node, degrees.get(node.id, 0)) for node in question.new_nodes]
+    among_new = _neighbors_among_new(question) if model.structural and question.edges else {}
+    rows = [_checked(model, node, among_new.get(node.id, ())) for node in question.new_nodes]
     is_sparse = [isinstance(row, SparseFeatures) for row in rows]
     if True not in is_sparse:
         return np.array(rows, dtype=np.float64)
@@ -67,16 +67,20 @@ def _features(model: ServedModel, question: Question) -> object:
     return MixedRows(np.array(dense, dtype=np.float64), sparse, np.array(is_sparse)) if dense else sparse
 
 
-def _degrees_among_new(question: Question) -> Counter[NodeId]:
-    """How many other new nodes are neighbours of each new node."""
-    pairs = {(end, other) for edge in question.edges for end, other in (edge, edge[::-1]) if end != other}
-    return Counter(end for end, _ in pairs)
+def _neighbors_among_new(question: Question) -> dict[NodeId, set[NodeId]]:
+    """The other new nodes that are neighbours of each new node."""
+    neighbors = defaultdict(set)
+    for edge in question.edges:
+        for end, other in (edge, edge[::-1]):
+            if end != other:
+                neighbors[end].add(other)
+    return neighbors
 
 
-def _checked(model: ServedModel, node: NewNode, new_neighbors: int) -> Any:
-    """`new_neighbors`: the number of other new nodes that are its neighbours."""
+def _checked(model: ServedModel, node: NewNode, new_neighbors: Collection[NodeId]) -> Any:
+    """`new_neighbors`: other new nodes that are its neighbours."""
     features: Any = node.features
     if isinstance(features, Refusal):  # `parse_question` found the node invalid
         raise features
-    degree = len(set(node.neighbors)) + new_neighbors if model.is_structural else None
-    return checked_features(model, features, f"new node {node.id!r}", degree, node=node.id)
+    neighbors = [*set(node.neighbors), *new_neighbors] if model.structural else None
+    return checked_features(model, features, f"new node {node.id!r}", neighbors, node=node.id)

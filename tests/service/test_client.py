@@ -387,6 +387,15 @@ def test_features_of_a_new_node_may_have_the_forms_of_other_libraries() -> None:
             new_node("a", features)
 
 
+@pytest.mark.parametrize(
+    ("features", "text"), [("jazz", "'jazz'"), ([[1, 2]], "[[1, 2]]"), ([1, None], "[1, None]"), (3, "3")]
+)
+def test_features_that_are_no_row_of_numbers_are_refused(features: Any, text: str) -> None:
+    expected = f"features are {text}, expected one row of numbers, or a mapping from names to values"
+    with pytest.raises(TypeError, match=f"^{re.escape(expected)}$"):
+        new_node("a", features)
+
+
 def test_ids_that_are_not_a_list_are_refused() -> None:
     with pytest.raises(TypeError, match=re.escape("neighbors are 'bob', expected a list of ids: ['bob']")):
         new_node("a", [1.0], neighbors="bob")

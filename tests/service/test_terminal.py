@@ -121,7 +121,11 @@ def test_a_worker_has_a_banner_without_the_password_and_ends_with_one_line() -> 
             ("--model", "digts"),
             "there is no model digts in the store STORE, it has digits, songs; did you mean digits? (--wait-for-model ",
         ),
-        (("-songs",), (), "no version of songs is live: sgf-models --model songs activate 1; --wait-for-model "),
+        (
+            ("-songs",),
+            (),
+            "no version of songs is live: sgf-models --store STORE --model songs activate 1; --wait-for-model ",
+        ),
     ],
 )
 def test_a_missing_model_stops_the_start(

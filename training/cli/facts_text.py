@@ -21,6 +21,8 @@ WIDTH = 80
 LABEL_WIDTH = 12
 MAX_CLASSES_LISTED = 12
 MAX_NAME = 30
+MAX_PLAIN = 1e15
+"""Larger whole numbers are printed with an exponent."""
 COLOURS = {"warning": "\x1b[33m", "error": "\x1b[31m"}
 REMARKS: dict[Suspicion, str] = {"index": "an index?", "id": "an id?", "label": "the label?"}
 KINDS: dict[ColumnKind, tuple[str, str]] = {
@@ -94,8 +96,8 @@ def _edges(structure: StructureFacts) -> str:
         direction = f"{counts.one_way:,} edges in one direction only"
     else:
         direction = "each edge in both directions" if structure.edges else ""
-    dropped = ((counts.repeated, "repeats"), (counts.self_loops, "self-loops"))
-    parts = [direction, *(f"{count:,} {name} dropped" for count, name in dropped if count)]
+    dropped = ((counts.repeated, "repeat"), (counts.self_loops, "self-loop"))
+    parts = [direction, *(f"{count:,} {name}{'s' * (count != 1)} dropped" for count, name in dropped if count)]
     return f"{used}; from {counts.entries:,} entries: {', '.join(part for part in parts if part)}".removesuffix(": ")
 
 
@@ -136,7 +138,8 @@ def _range(column: ColumnFacts) -> tuple[str, str]:
     if column.kind == "date":
         low, high = (str(np.datetime64(int(days), "D")) for days in (column.low, column.high))
         return low, high
-    return f"{column.low:g}", f"{column.high:g}"
+    digits = ".0f" if column.kind == "whole number" and max(abs(column.low), abs(column.high)) < MAX_PLAIN else "g"
+    return f"{column.low:{digits}}", f"{column.high:{digits}}"
 
 
 def _remark(column: ColumnFacts) -> str:

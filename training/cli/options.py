@@ -60,6 +60,8 @@ LIVE_HELP = "; or live: the graph of the live version with all changes since"
 TABLES = "your own tables (default: columns are detected, or read as for the live version of the model)"
 IMPUTE_HELP = """fill in missing values (default: refused): the mean of a column, or zero; flag: the mean, and one more
 feature that says that the value was missing; always the most frequent category"""
+STRUCTURAL_HELP = """for data without features: make them from the edges; degree: the number of neighbours; random: also
+random projections of the list of neighbours"""
 PROCESSES_HELP = "processes of this machine that share the work (default 1); for several machines, see docs/training.md"
 DEVICE_HELP = "what computes (SGF_DEVICE, else auto); auto: a GPU if there is one for every process, else the CPU"
 RECIPE_HELP = f"settings that were chosen for a data set: {', '.join(recipe_names())}; or a file.toml"
@@ -236,7 +238,7 @@ class ReadingOptions(OutputOptions):
     ]
     encoding: Annotated[str | None, Flag("of CSV files (default utf-8), e.g. cp1252", "NAME", type=encoding, section=TABLES)]
     decimal_comma: Annotated[bool, Flag("numbers are written 3,14", section=TABLES)]
-    structural: Annotated[Structural | None, Flag("for data without features: make one of the number of neighbours")]
+    structural: Annotated[Structural | None, Flag(STRUCTURAL_HELP)]
 
     @property
     def reading(self) -> Reading:

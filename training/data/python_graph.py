@@ -16,7 +16,7 @@ from scipy import sparse
 
 from model_store import DataError
 from model_store.publish.graph_file import graph_of_arrays
-from model_store.structural import structural_features
+from model_store.structural import feature_maker
 from sgformer import GraphError
 from sgformer.edge_list import refuse_edge_values
 
@@ -41,7 +41,7 @@ def save_graph(
         graph: PyTorch Geometric's `Data`, a graph of NetworkX, or a (2, E) array of edges. The edges of an array are row
             numbers, or if `node_ids` is given, ids.
         x: the features: an (N, D) array or scipy sparse matrix; for NetworkX also a list of node attributes.
-        y: the labels (docs/training.md); for NetworkX also the name of a node attribute: a node without it is unlabelled.
+        y: the labels (docs/own_data.md), or texts, with None for no label; for NetworkX also the name of a node attribute.
         node_ids: one id per node, strings or whole numbers; by default the nodes of NetworkX, else row numbers.
         class_names: by default, of labels that are text, these texts.
         split: 0 (train), 1 (validation), 2 (test) or -1 per node. The masks of a `Data` are used by default.
@@ -52,13 +52,16 @@ def save_graph(
     path = Path(path)
     if path.suffix != ".npz":
         raise DataError(f"{path.name} must end in .npz")
-    arrays = _source_arrays(graph, x, y, node_ids)
-    arguments = {"y": None if isinstance(y, str) else y, "node_ids": node_ids, "split": split}
+    names = None if class_names is None else list(class_names)
+    arrays = _source_arrays(graph, x, y, node_ids, names)
+    arguments = {"node_ids": node_ids, "split": split}
     arrays |= {name: _array(name, value) for name, value in arguments.items() if value is not None}
+    if y is not None and not isinstance(y, str):
+        arrays |= _labels(y, names)
     if x is not None and not _is_names(x):
         arrays = {name: array for name, array in arrays.items() if not name.startswith("x")} | _feature_arrays(x)
-    if class_names is not None:
-        arrays["class_names"] = np.array(list(class_names))
+    if names is not None:
+        arrays["class_names"] = np.array(names)
     _check(arrays)
     temporary = path.with_name(f".{path.name}")
     with temporary.open("wb") as file:
@@ -90,11 +93,11 @@ def pyg_arrays(data: Any) -> Arrays:
     return arrays
 
 
-def _source_arrays(graph: Any, x: Any, y: Any, node_ids: Any) -> Arrays:
+def _source_arrays(graph: Any, x: Any, y: Any, node_ids: Any, class_names: list[str] | None) -> Arrays:
     if hasattr(graph, "nodes") and hasattr(graph, "is_multigraph"):
         if node_ids is not None:
             raise DataError("node_ids: a graph of NetworkX has ids, its nodes")
-        return _networkx_arrays(graph, x, y)
+        return _networkx_arrays(graph, x, y, class_names)
     if _is_names(x) or isinstance(y, str):
         raise DataError("names of attributes are for graphs of NetworkX, expected arrays for x and y")
     if isinstance(graph, np.ndarray | list | tuple) or hasattr(graph, "is_sparse"):
@@ -115,7 +118,7 @@ def _edge_list_arrays(edges: Any, node_ids: Any) -> Arrays:
     return {"edge_index": np.array([[_row(rows, node) for node in ends] for ends in array.tolist()], dtype=np.int64)}
 
 
-def _networkx_arrays(graph: Any, x: Any, y: Any) -> Arrays:
+def _networkx_arrays(graph: Any, x: Any, y: Any, class_names: list[str] | None) -> Arrays:
     nodes = list(graph.nodes)
     rows = {node: row for row, node in enumerate(nodes)}
     weights = [weight for *_, weight in graph.edges(data="weight") if weight is not None]
@@ -133,22 +136,32 @@ def _networkx_arrays(graph: Any, x: Any, y: Any) -> Arrays:
     if _is_names(x):
         arrays["x"] = np.array([[_number(graph.nodes[node], node, name) for name in x] for node in nodes], dtype=np.float64)
     if isinstance(y, str):
-        arrays |= _label_arrays([graph.nodes[node].get(y) for node in nodes], y)
+        labels = [graph.nodes[node].get(y) for node in nodes]
+        if not any(label is not None for label in labels):
+            raise DataError(f"no node has the attribute {y!r}")
+        arrays |= _label_arrays(labels, f"the node attribute {y!r}", class_names)
     return arrays
 
 
-def _label_arrays(labels: list[Any], name: str) -> Arrays:
-    """Numbers as they are, and texts as classes; None is no label."""
+def _labels(y: Any, class_names: list[str] | None) -> Arrays:
+    labels = y.tolist() if isinstance(y, np.ndarray) else y
+    if isinstance(labels, list | tuple) and any(isinstance(label, str) for label in labels):
+        return _label_arrays(list(labels), "y", class_names)
+    return {"y": _array("y", y)}
+
+
+def _label_arrays(labels: list[Any], subject: str, class_names: list[str] | None) -> Arrays:
+    """Numbers as they are, and texts as classes, in the order of `class_names` or else sorted; None is no label."""
     types = {type(label) for label in labels if label is not None}
-    if not types:
-        raise DataError(f"no node has the attribute {name!r}")
     if types == {str}:
-        names = sorted({label for label in labels if label is not None})
+        names = class_names or sorted({label for label in labels if label is not None})
         places = {label: place for place, label in enumerate(names)}
+        if unknown := {label for label in labels if label is not None} - places.keys():
+            raise DataError(f"{subject} has {min(unknown)!r}, which is not in class_names")
         return {"y": np.array([-1 if label is None else places[label] for label in labels]), "class_names": np.array(names)}
     if not all(issubclass(kind, int | float | np.number) for kind in types):
         kinds = ", ".join(sorted(kind.__name__ for kind in types))
-        raise DataError(f"the node attribute {name!r} has values of {kinds}, expected all texts or all numbers")
+        raise DataError(f"{subject} has values of {kinds}, expected all texts or all numbers")
     if all(issubclass(kind, int | np.integer) for kind in types):
         return {"y": np.array([-1 if label is None else label for label in labels], dtype=np.int64)}
     return {"y": np.array([np.nan if label is None else label for label in labels], dtype=np.float64)}
@@ -201,7 +214,7 @@ def _is_names(x: Any) -> bool:
 def _check(arrays: Arrays) -> None:
     """Raises DataError for a graph that `sgf-train` would not read. Labels are checked when they are used."""
     has_features = arrays.keys() & {"x", "x_shape"}
-    count = graph_of_arrays(arrays, "the graph", None if has_features else structural_features).graph.num_nodes
+    count = graph_of_arrays(arrays, "the graph", None if has_features else feature_maker("degree")).graph.num_nodes
     for name in ("y", "split", *MASKS):
         if name in arrays and (not arrays[name].ndim or len(arrays[name]) != count):
             raise DataError(f"{name} has shape {arrays[name].shape}, expected a row for each of {count} nodes")

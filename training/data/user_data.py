@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from model_store import DataError, FeatureSchema, NodeIds
 from model_store.publish.graph_file import GraphFile, NoFeatures, read_graph_file
 from model_store.publish.labelled_file import read_labelled_file, unread_arrays
-from model_store.structural import HINT, SCHEMA, Structural, structural_features
+from model_store.structural import HINT, SCHEMAS, Structural, StructuralFeatures, feature_maker
 from model_store.suggestions import did_you_mean
 from sgformer import Adjacency, Graph, GraphError
 from sgformer.config import Task
@@ -113,7 +113,7 @@ def _read_source(
         task = "multiclass" if class_names else "regression"
         return _user_graph(path, tables, reading), Labels(labels, tables.split(), task, class_names)
     refuse_flags(path, reading, schema)
-    npz = _with_hint(read_labelled_file, path, task, structural_features if structural else None)
+    npz = _with_hint(read_labelled_file, path, task, feature_maker(structural))
     labels = _needed_labels(path, npz.labels)
     return _npz_graph(path, npz.file, structural), Labels(labels, npz.split, npz.task, npz.file.class_names)
 
@@ -150,7 +150,7 @@ def read_user_graph(path: Path, reading: Reading | None = None, schema: FeatureS
         return _user_graph(path, TablesFolder(path, reading, earlier, fixed=True), reading)
     refuse_flags(path, reading, schema)
     structural = _structural(reading)
-    return _npz_graph(path, _with_hint(read_graph_file, path, structural_features if structural else None), structural)
+    return _npz_graph(path, _with_hint(read_graph_file, path, feature_maker(structural)), structural)
 
 
 def source_of(path: Path) -> Path:
@@ -209,7 +209,7 @@ def _npz_graph(path: Path, file: GraphFile, structural: Structural | None) -> Us
     notes = unread_arrays(path)
     if not structural:
         return UserGraph(file.graph, file.node_ids, notes=notes)
-    return UserGraph(file.graph, file.node_ids, SCHEMA, Reading(structural=structural).to_json(), notes)
+    return UserGraph(file.graph, file.node_ids, SCHEMAS[structural], Reading(structural=structural).to_json(), notes)
 
 
 def _user_graph(path: Path, tables: TablesFolder, reading: Reading | None) -> UserGraph:
@@ -221,10 +221,10 @@ def _user_graph(path: Path, tables: TablesFolder, reading: Reading | None) -> Us
     try:
         if structural:
             adjacency = Adjacency.from_edges(tables.edge_index, len(tables.features))
-            graph = Graph.build(structural_features(adjacency), tables.edge_index)
+            graph = Graph.build(StructuralFeatures(structural, adjacency, tables.ids)[:], tables.edge_index)
         else:
             graph = Graph.build(tables.features, tables.edge_index)
     except GraphError as error:
         raise DataError(f"{path.name}: {error}") from error
-    schema = SCHEMA if structural else tables.schema
+    schema = SCHEMAS[structural] if structural else tables.schema
     return UserGraph(graph, tables.ids, schema, (reading or Reading()).to_json(), tuple(tables.notes))

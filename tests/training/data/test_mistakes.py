@@ -185,7 +185,7 @@ LABELS = [
     (
         {"nodes.csv": "id,label\n" + "".join(f"n{node},{node % 2}\n" for node in range(12))},
         "pets has no features: no column besides those of the id, the label and the split; "
-        "--structural degree makes a feature of the number of neighbours",
+        "--structural degree makes a feature of the number of neighbours, --structural random also of which they are",
     ),
     (
         {"nodes.csv": NODES.replace("id,", "key,")},
@@ -261,6 +261,20 @@ FILES = [
 NPZ = [
     ({"y": np.arange(19)}, "graph.npz: y has shape (19,), expected labels of 20 nodes for multiclass"),
     ({"y": None}, "graph.npz has no array y: training needs labels"),
+    (
+        {"y": np.array(["red", "blue"] * 10)},
+        "graph.npz: y holds <U4, expected classes 0, 1, 2 ... and -1 for unlabelled nodes; training.save_graph makes "
+        "classes of texts",
+    ),
+    (
+        {"y": np.array(["red", None] * 10, dtype=object)},
+        "graph.npz: y holds Python objects, which are pickles and never loaded: save it as an array of numbers or of texts, "
+        "with a number or a text in every place",
+    ),
+    (
+        {"edge_index": np.array([[0, 1], [1, 2], [2, 3]])},
+        "graph.npz: edge_index has shape (3, 2), expected (2, number of edges); transpose it",
+    ),
     ({"node_ids": np.array(["a"] * 20)}, "graph.npz: node_ids: rows 0 and 1 have the same id 'a'"),
     ({"edge_index": np.array([[0, 20], [1, 2]])}, "graph.npz: edge 1 is 20 - 2, expected node ids from 0 to 19"),
     (

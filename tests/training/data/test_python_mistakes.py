@@ -147,6 +147,16 @@ MISTAKES: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
         {},
         "the graph has neither x, nor node_ids or y: the number of its nodes is not known",
     ),
+    "a class without a name": (
+        data,
+        {"y": ["red", "blue", "red", "grey"], "class_names": ["red", "blue"]},
+        "y has 'grey', which is not in class_names",
+    ),
+    "texts and numbers as labels": (
+        data,
+        {"y": ["red", 1, "red", "grey"]},
+        "y has values of int, str, expected all texts or all numbers",
+    ),
     "too few rows": (data, {"split": [0, 1, 2]}, "split has shape (3,), expected a row for each of 4 nodes"),
 }
 
@@ -295,6 +305,24 @@ def test_an_edge_list_of_ids_is_saved(tmp_path: Path) -> None:
     graph = read_user_data(tmp_path / "graph.npz").graph
     assert graph.adjacency.neighbors(np.array([19])).tolist() == [1]
     assert graph.num_edges == 1
+
+
+@pytest.mark.parametrize("make", [list, tuple, np.array])
+def test_labels_that_are_texts_become_classes(tmp_path: Path, make: Any) -> None:
+    labels = make(["red", "blue"] * 10)
+    save_graph(tmp_path / "graph.npz", [[0, 1], [1, 2]], x=np.eye(20), y=labels)
+    graph = read_user_data(tmp_path / "graph.npz")
+    assert graph.class_names == ("blue", "red")
+    assert graph.labels.tolist() == [1, 0] * 10
+    save_graph(tmp_path / "graph.npz", [[0, 1], [1, 2]], x=np.eye(20), y=labels, class_names=("red", "green", "blue"))
+    graph = read_user_data(tmp_path / "graph.npz")
+    assert graph.class_names == ("red", "green", "blue")
+    assert graph.labels.tolist() == [0, 2] * 10
+
+
+def test_none_is_no_label(tmp_path: Path) -> None:
+    save_graph(tmp_path / "graph.npz", [[0, 1], [1, 2]], x=np.eye(20), y=[None, "red", "blue", "blue"] * 5)
+    assert read_user_data(tmp_path / "graph.npz").labels.tolist() == [-1, 1, 0, 0] * 5
 
 
 def test_the_example_writes_files_that_training_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from model_store.publish.graph_file import (
     array_names,
     class_names_of,
     features_of,
+    plain_array,
     read_arrays,
 )
 from model_store.publish.labelled_file import LABEL_ARRAYS, check_labels, unread_arrays
-from model_store.structural import HINT, SCHEMA, Structural, structural_features
+from model_store.structural import HINT, SCHEMAS, Structural, StructuralFeatures
 from sgformer import Graph, GraphError, SparseRows
 from sgformer.adjacency import checked_edge_index
 from sgformer.config import Task
@@ -60,13 +62,16 @@ def import_arrays(
     """
     if "edge_index" not in arrays:
         raise DataError(f"{source} has no array edge_index")
+    ids = _ids(arrays["node_ids"], source) if "node_ids" in arrays else None
     try:
-        count, width = _import_graph(arrays, source, writer, structural, feature_type)
+        count, width = _import_graph(arrays, source, writer, structural, ids, feature_type)
     except GraphError as error:
         raise DataError(f"{source}: {error}") from error
     classes = class_names_of(arrays.get("class_names"))
-    if "node_ids" in arrays:
-        writer.write_ids(_ids(arrays["node_ids"], source, count))
+    if ids is not None:
+        if len(ids) != count:
+            raise DataError(f"{source}: {len(ids)} node_ids for {count} nodes")
+        writer.write_ids(ids)
     split = None
     if "y" in arrays:
         labels, split, task = check_labels(source, arrays, count, classes, task)
@@ -77,7 +82,7 @@ def import_arrays(
         source,
         task=task if "y" in arrays else None,
         classes=classes,
-        features=SCHEMA if structural else None,
+        features=SCHEMAS[structural] if structural else None,
         reading=Reading(structural=structural).to_json() if structural else None,
         notes=notes,
         width=width,
@@ -91,7 +96,8 @@ def map_npz(path: Path, names: Iterable[str], scratch: Path, report: Report) -> 
         with zipfile.ZipFile(path) as file:
             for name in names:
                 report(f"reading {name}", 0, 1)
-                arrays[name] = _map(Path(file.extract(f"{name}.npy", scratch)))
+                extracted = Path(file.extract(f"{name}.npy", scratch))
+                arrays[name] = plain_array(path, name, partial(_map, extracted))
                 report(f"reading {name}", 1, 1)
     except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
         raise DataError(f"{path.name} is not an npz file of plain arrays: {error}") from error
@@ -107,7 +113,12 @@ def _map(path: Path) -> NDArray[Any]:
 
 
 def _import_graph(
-    arrays: Arrays, source: str, writer: GraphWriter, structural: Structural | None, feature_type: str | None
+    arrays: Arrays,
+    source: str,
+    writer: GraphWriter,
+    structural: Structural | None,
+    ids: NodeIds | None,
+    feature_type: str | None,
 ) -> tuple[int, int]:
     """Writes edges and features, and returns the numbers of nodes and of features."""
     for name in arrays:
@@ -117,10 +128,9 @@ def _import_graph(
     if structural:
         count = _count_without_features(arrays, source)
         _write_edges(edges, count, writer)
-        features: NDArray[Any] | SparseRows = structural_features(writer.adjacency)
-        return write_features(features, writer)
+        return write_features(StructuralFeatures(structural, writer.adjacency, ids), writer)
     try:
-        features = features_of(source, arrays)
+        features: NDArray[Any] | SparseRows = features_of(source, arrays)
     except NoFeatures as error:
         raise DataError(f"{source}: {error}; {HINT}") from error
     count, width = write_features(features, writer, feature_type)
@@ -138,7 +148,7 @@ def _count_without_features(arrays: Arrays, source: str) -> int:
 
 
 def write_features(
-    features: NDArray[Any] | SparseRows, writer: GraphWriter, feature_type: str | None = None
+    features: NDArray[Any] | SparseRows | StructuralFeatures, writer: GraphWriter, feature_type: str | None = None
 ) -> tuple[int, int]:
     """Checks and writes features. Sparse ones are checked in memory."""
     if isinstance(features, SparseRows):
@@ -147,7 +157,7 @@ def write_features(
         writer.write_sparse(rows)
         return rows.shape
     empty = checked_features(features[:0], None, GraphError)  # checks the number of dimensions and the type
-    Graph.check_size(features)
+    Graph.check_size(features)  # type: ignore[arg-type]  # reads the shape only
     count, width = features.shape
     target = writer.create(count, width, feature_type or empty.dtype.newbyteorder("<").str)
     for start in range(0, len(features), BLOCK_ROWS):
@@ -168,11 +178,8 @@ def _write_edges(edges: NDArray[Any], count: int, writer: GraphWriter) -> None:
     writer.write_edges(sorter)
 
 
-def _ids(values: NDArray[Any], source: str, count: int) -> NodeIds:
+def _ids(values: NDArray[Any], source: str) -> NodeIds:
     try:
-        ids = NodeIds.build(values)
+        return NodeIds.build(values)
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
-    if len(ids) != count:
-        raise DataError(f"{source}: {len(ids)} node_ids for {count} nodes")
-    return ids

@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 
 from model_store import DataError, FeatureSchema
-from model_store.structural import HINT, SCHEMA, structural_features
+from model_store.structural import HINT, SCHEMAS, StructuralFeatures
 from sgformer import GraphError
 from sgformer.config import Task
 from training.data.graph_folder.array_import import import_npz, write_features
@@ -80,12 +80,14 @@ def _import_tables(
             writer.write_split(split)
     writer.write_edges(tables.sorter)
     writer.write_ids(tables.ids)
-    width = write_features(structural_features(writer.adjacency), writer)[1] if structural else tables.width
+    width = tables.width
+    if structural:
+        _, width = write_features(StructuralFeatures(structural, writer.adjacency, tables.ids), writer)
     return writer.finish(
         "tables",
         task=task if tables.has_labels else None,
         classes=classes,
-        features=SCHEMA if structural else tables.schema,
+        features=SCHEMAS[structural] if structural else tables.schema,
         reading=reading.to_json(),
         notes=tuple(tables.notes),
         width=width,

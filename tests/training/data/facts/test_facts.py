@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import scipy.sparse
 
 from sgformer import Graph
 from tests.training.samples import labelled, write_folder
+from training.cli.facts_text import facts_text
 from training.data.facts.columns import column_facts
 from training.data.facts.data_facts import DataFacts
 from training.data.facts.findings import Finding, findings
@@ -234,3 +236,11 @@ def test_a_quantity_whose_values_happen_to_differ_is_not_an_id() -> None:
     amounts = np.random.default_rng(3).choice(10**6, 200, replace=False)
     assert "id_column" not in codes(data(np.stack([amounts, RNG.random(200)], axis=1)))
     assert "id_column" in codes(data(np.stack([RNG.permutation(200) + 10**5, RNG.random(200)], axis=1)))
+
+
+def test_the_text_has_whole_numbers_in_full_and_counts_agree_with_their_nouns() -> None:
+    sizes = 1_414_000 + np.arange(200.0)[:, None] ** 2
+    edges = np.concatenate([BOTH, [[5, 5], [5, 7]]], axis=1)
+    text = facts_text(DataFacts.of(data(sizes, edges)), [])
+    assert re.search(r"whole number +1414000 +1453601\n", text)
+    assert "1 repeat dropped, 1 self-loop dropped" in " ".join(text.split())

@@ -54,7 +54,10 @@ FORMS: list[tuple[str, Files]] = [
     ),
     ("", {"nodes.csv": "id,x,label\n1.0,1,a\n2.0,2,b\n10,3,\n-4,4,a\n", "edges.csv": "source,target\n1,2.0\n10.0, -4 \n"}),
     ("", {"nodes.csv": "id,x,label\n007,1,a\n8,2,b\n9,2,b\n", "edges.csv": "source,target\n007,8\n8,9\n8,9\n"}),
-    ("--structural degree", {"nodes.csv": "id,label\na,x\nb,y\nc,x\n", "edges.csv": "source,target\na,b\nb,c\n"}),
+    *(
+        (f"--structural {kind}", {"nodes.csv": "id,label\na,x\nb,y\nc,x\n", "edges.csv": "source,target\na,b\nb,c\n"})
+        for kind in ("degree", "random")
+    ),
     ("", {"edges.csv": "source,target\n"}),
 ]
 
@@ -206,7 +209,7 @@ def test_a_file_that_the_engine_refuses_is_read_by_the_csv_module(tmp_path: Path
 
 def test_nodes_without_a_table_come_from_the_edges(tmp_path: Path) -> None:
     (tmp_path / "edges.csv").write_text("source,target\nb,a\na,c\nc,c\nd,b\n")
-    reading = options_of("--structural degree").reading
+    reading = options_of("--structural random").reading
     manifest = import_graph(tmp_path, tmp_path / "graph", reading)
     user, expected = read_user_graph(tmp_path / "graph"), read_user_graph(tmp_path, reading)
     assert user.node_ids is not None
