@@ -18,6 +18,7 @@ export class Scatter {
   private ys = new Float32Array();
   private groups: ArrayLike<number> = [];
   private colors: Color[] = [];
+  private top: number | null = null;
   private only: number | null = null;
   onDraw: () => void = () => undefined;
 
@@ -39,9 +40,9 @@ export class Scatter {
     Object.assign(this.view, this.home);
   }
 
-  /** The group of each point, the colours of the groups, and the only group that is not dimmed, if any. */
-  setGroups(groups: ArrayLike<number>, colors: Color[], only: number | null): void {
-    Object.assign(this, { groups, colors, only });
+  /** The group of each point, the colours of the groups, the group above the others, and the only group that is not dimmed, if any. */
+  setGroups(groups: ArrayLike<number>, colors: Color[], top: number | null, only: number | null): void {
+    Object.assign(this, { groups, colors, top, only });
     this.draw();
   }
 
@@ -69,12 +70,9 @@ export class Scatter {
     if (!this.image) return;
     this.pixels.fill(0);
     const shades = this.colors.map(([red, green, blue]) => ((OPAQUE | (blue << 16) | (green << 8) | red) >>> 0));
-    if (this.only === null) this.stamp(shades, () => true);
-    else {
-      const dimmed = shades.map((shade) => ((shade & ~OPAQUE) | (DIMMED_ALPHA << 24)) >>> 0);
-      this.stamp(dimmed, (group) => group !== this.only);
-      this.stamp(shades, (group) => group === this.only); // above the others
-    }
+    const dimmed = shades.map((shade) => ((shade & ~OPAQUE) | (DIMMED_ALPHA << 24)) >>> 0), above = this.only ?? this.top;
+    this.stamp(this.only === null ? shades : dimmed, (group) => group !== above);
+    if (above !== null) this.stamp(shades, (group) => group === above);
     this.context.putImageData(this.image, 0, 0);
   }
 

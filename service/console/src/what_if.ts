@@ -24,9 +24,19 @@ export function operations(node: NodeAnswer, { removed, added, features }: WhatI
   return Object.keys(features).length ? [...links, { op: "set_features", id: node.node, features: changed(node.features, features, width) }] : links;
 }
 
+type Named = Record<string, number | boolean | string | null>;
+
+function isNamed(features: NodeAnswer["features"]): features is Named {
+  return features !== null && features !== undefined && !Array.isArray(features) && !Array.isArray(features.indices);
+}
+
+/** The value of a feature, by name or by position as text. */
+export function featureOf({ features }: NodeAnswer, name: string, width: number): number | boolean | string | null | undefined {
+  return isNamed(features) ? features[name] : denseFeatures(features, width)[Number(name)];
+}
+
 function changed(before: NodeAnswer["features"], changes: WhatIf["features"], width: number): Features {
-  const isNamed = before !== null && before !== undefined && !Array.isArray(before) && !Array.isArray((before as { indices?: unknown }).indices);
-  if (isNamed) return { ...(before as Record<string, number>), ...changes };
+  if (isNamed(before)) return { ...before, ...changes };
   const values = [...denseFeatures(before, width)];
   for (const [position, value] of Object.entries(changes)) values[Number(position)] = Number(value);
   return values;

@@ -12,6 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from model_store import NodeIds, Store
+from sgformer import Graph
 from tests.model_store.samples import small_contents
 from tests.service.console.browser import draw, opened
 from tests.service.console.conftest import TOKEN
@@ -53,6 +54,7 @@ def test_axe_finds_no_serious_fault(visit: Any, scheme: str, rules: tuple[str, .
 
 def test_the_page_can_be_used_without_a_mouse(visit: Any) -> None:
     with visit("#/ask") as page:
+        expect(page.get_by_test_id("pad")).to_be_visible()
         page.keyboard.press("Tab")
         expect(page.get_by_text("Skip to the content")).to_be_focused()
         page.keyboard.press("Enter")
@@ -97,6 +99,8 @@ def test_names_that_are_markup_are_text(browser: Browser, hostile: httpx.Client)
     with opened(browser, f"{hostile.base_url}/") as page:
         page.get_by_label("API key").fill(KEY)
         page.get_by_role("button", name="Continue").click()
+        page.get_by_label("Id of a node").fill("ONERROR")
+        expect(page.locator("datalist option")).to_have_attribute("value", HOSTILE)  # the search suggests it
         page.get_by_label("Id of a node").fill(HOSTILE)
         page.get_by_role("button", name="Ask").click()
         expect(page.locator(".bars")).to_contain_text(HOSTILE)
@@ -155,6 +159,17 @@ def test_a_new_node_is_described_by_names(browser: Browser, hostile: httpx.Clien
         question = {"new_nodes": [{"id": "x", "features": features, "neighbors": ["fan-7", "a b"]}]}
         reply = hostile.post("/predict", json=question, headers={"authorization": f"Bearer {KEY}"}).json()
         expect(page.get_by_test_id("answer")).to_have_text(reply["predictions"][0]["class"])
+
+
+def test_of_many_neighbours_those_with_the_largest_effects_are_shown(browser: Browser, tmp_path: Path) -> None:
+    rng, others = np.random.default_rng(1), np.arange(1, 60)
+    graph = Graph.build(rng.normal(size=(60, 5)).astype(np.float32), np.stack([np.zeros_like(others), others]))
+    Store(tmp_path).publish("demo", small_contents(graph=graph), onnx=False, activate=True)
+    with in_thread(tmp_path) as client, opened(browser, f"{client.base_url}/#/node/0") as page:
+        expect(page.get_by_text("30 of 59, those with the largest effects")).to_be_visible()
+        answer = client.post("/explain", json={"node": 0, "top": 30}).json()
+        shown = page.get_by_test_id("neighbors").locator("tbody a").all_inner_texts()
+        assert set(map(int, shown)) == {entry["node"] for entry in answer["neighbors"]} != set(range(1, 31))
 
 
 @pytest.mark.parametrize(("task", "outputs"), [("multilabel", 3), ("regression", 1)])

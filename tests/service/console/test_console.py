@@ -24,6 +24,7 @@ def test_a_drawn_digit_is_answered(visit: Any, demo: Running) -> None:
         page.get_by_role("link", name="Show it on the map").click()
         expect(page.get_by_text("your drawing")).to_be_visible()
         page.go_back()
+        expect(answer(page)).to_have_text("3")  # the drawing is still there
         draw(page)
         page.get_by_role("button", name="Clear").click()
         expect(page.get_by_text("Draw on the board")).to_be_visible()
@@ -71,10 +72,11 @@ def test_a_removed_link_and_a_changed_feature_change_the_answer(visit: Any, demo
         page.get_by_role("button", name="Remove the link to 84").click()
         page.get_by_role("button", name="Remove the link to 465").click()
         page.get_by_label("Feature", exact=True).fill("12")
+        features = demo.client.get("/nodes/92").json()["features"]
+        expect(page.get_by_label("New value")).to_have_attribute("placeholder", f"now {features[12]:g}")
         page.get_by_label("New value").fill("0")
         page.get_by_role("button", name="Change", exact=True).click()
         expect(page.get_by_role("heading", name="Answer, if changed")).to_be_visible()
-        features = demo.client.get("/nodes/92").json()["features"]
         features[12] = 0
         steps = [{"op": "remove_edge", "source": 92, "target": target} for target in (84, 465)]
         steps.append({"op": "set_features", "id": 92, "features": features})
@@ -102,7 +104,13 @@ def test_a_drawn_digit_and_a_change_are_committed(visit: Any, demo: Running) -> 
         expect(page.get_by_label("Id", exact=True)).to_have_value("1796")
         page.get_by_role("button", name="Add to the graph").click()
         confirm(page, "Add the node")
-        page.get_by_role("link", name="1796").click()
+        expect(page.get_by_role("link", name="1796")).to_be_visible()
+        page.get_by_role("button", name="Clear").click()
+        draw(page)
+        page.get_by_role("button", name="Add it to the graph").click()
+        expect(page.get_by_label("Id", exact=True)).to_have_value("1797")
+        expect(page.locator(".thumbs li").first).to_contain_text("node 1796")  # the same drawing
+        page.locator(".thumbs a").first.click()
         expect(page.get_by_role("heading", name="Node 1796")).to_be_visible()
         expect(page.get_by_text("labelled 3")).to_be_visible()
         first = demo.client.get("/graph/nodes/1796").json()
@@ -112,6 +120,7 @@ def test_a_drawn_digit_and_a_change_are_committed(visit: Any, demo: Running) -> 
         page.get_by_role("button", name="Commit to the graph").click()
         confirm(page, "Commit")
         expect(page.get_by_text("7 neighbours")).to_be_visible()
+        expect(page.get_by_text("The changes are in the graph, at sequence 2")).to_be_visible()
         assert demo.client.get("/graph/nodes/1796").json()["neighbors"] == first["neighbors"][1:]
 
 
@@ -139,6 +148,7 @@ def test_a_retraining_runs_is_followed_and_rolled_back(visit: Any, demo: Running
         confirm(page, "Roll back")
         expect(page.get_by_text("Version 1 is live")).to_be_visible()
         expect(live).to_contain_text("1")
+        expect(page.get_by_text("What differs")).to_have_count(0)  # the version that was compared is live
         assert demo.client.get("/models").json()["rolled_back"]["to"] == 1
         demo.client.post("/admin/models/activate", json={"version": 2}, headers={"authorization": f"Bearer {TOKEN}"})
         expect(page.get_by_role("link", name="digits v2")).to_be_visible()  # the page follows what others do
@@ -168,6 +178,23 @@ def test_health_follows_the_metrics(visit: Any, demo: Running) -> None:
         expect(page.get_by_text("since the start").first).not_to_have_text(before or "")
 
 
+def test_wrong_predictions_lie_above_right_ones(visit: Any, demo: Running) -> None:
+    """Three nodes, two of them at the same place. The first is wrong, and would be covered by the second."""
+    plane = demo.client.get("/map?limit=3").json()
+    plane |= {"x": [0, 0, 1], "y": [0, 0, 0], "labels": [1, 2, 3], "predictions": [0, 2, 3]}
+    with visit("#/ask") as page:
+        page.route("**/map?*", lambda route: route.fulfill(json=plane))
+        page.get_by_role("link", name="Map", exact=True).click()
+        page.get_by_text("Error", exact=True).click()
+        expect(page.get_by_role("button", name="wrong 1")).to_be_visible()
+        pixel = """() => new Promise((done) => requestAnimationFrame(() => {
+            const { canvas } = sgfMap, [x, y] = sgfMap.toScreen(0, 0), ratio = canvas.width / canvas.clientWidth;
+            done([...canvas.getContext("2d").getImageData(x * ratio, y * ratio, 1, 1).data]);
+        }))"""
+        red, green, _blue, alpha = page.evaluate(pixel)
+        assert (red > 200, green < 100, alpha) == (True, True, 255)
+
+
 def test_the_theme_follows_the_system_and_the_switch(visit: Any) -> None:
     def color(page: Page) -> Any:
         return page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -186,3 +213,10 @@ def test_a_phone_needs_no_sideways_scrolling(visit: Any) -> None:
             page.goto(f"{page.url.partition('#')[0]}#/{view}")
             expect(page.locator(part).first).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+            if view == "health":
+                expect(page.get_by_role("region", name="Drift").first).to_be_visible()
+            for table in page.locator(".scroll").all():
+                assert table.evaluate("part => part.scrollWidth <= part.clientWidth"), (
+                    view,
+                    table.get_attribute("aria-label"),
+                )

@@ -33,8 +33,15 @@ sgf_build_info{{version="a \\"b\\" <i>"}} 1.0
 """
 DRIFT = {
     "kinds": {
-        "features": {"verdict": "drift", "statistic": "psi", "value": 0.31, "threshold": 0.2, "samples": 500},
-        "degrees": {"verdict": "no_data", "value": None, "threshold": None, "samples": 0, "reason": "no requests yet"},
+        "features": {
+            "verdict": "drift",
+            "value": 0.31,
+            "threshold": 0.2,
+            "samples": 500,
+            "worst": [{"name": 21, "value": 0.31}],
+        },
+        "degrees": {"verdict": "no_data", "reason": "no requests yet"},
+        "graph_sums": {"verdict": "ok", "statistic": "relative_change", "value": 0.0, "threshold": 0.1, "samples": 9},
     }
 }
 
@@ -67,7 +74,8 @@ def test_figures_come_from_two_scrapes(visit: Any) -> None:
         expect(page.get_by_role("region", name="Graph sequence").locator(".plot-value")).to_have_text("12")
         expect(page.get_by_role("region", name="Lag of the graph").locator(".plot-value")).to_have_text("250 ms")
         expect(page.get_by_text('software a "b" <i>')).to_be_visible()
-        expect(page.get_by_role("row", name="features psi 0.31 0.2 500 drift")).to_be_visible()
+        expect(page.get_by_role("row", name="features PSI 0.31 0.2 500 drift most: 21")).to_be_visible()
+        expect(page.get_by_role("row", name="graph sums relative change 0 0.1 9 ok")).to_be_visible()
         expect(page.get_by_role("row", name="no requests yet")).to_contain_text("no data")
 
 

@@ -5,6 +5,7 @@ import { Bars, Headline, Source } from "../answer";
 import { type Answer, ApiError, type Features, type NewNode, type NodeId, hasKey, messageOf, post, predict, setKey } from "../api";
 import { Digits, type Stroke, toPixels } from "../digits";
 import { count } from "../format";
+import { NodeField } from "../node_field";
 import { Pad } from "../pad";
 import { Picture } from "../picture";
 import { lastAsked, nodeLink, parseId, parseIds, remember, useService } from "../session";
@@ -12,6 +13,9 @@ import { Card, Failure, Notice, SecretField, Segmented, useConfirm, useLoad } fr
 import { FeatureForm, emptyForm, readForm } from "../feature_form";
 
 type Way = "draw" | "known" | "new";
+
+/** Kept while the page is open, so that the drawing is still there after a look at the map. */
+let drawn: Stroke[] = [];
 
 export function AskView() {
   const service = useService();
@@ -31,12 +35,14 @@ export function AskView() {
 
 function Draw() {
   const { snapshot } = useService();
-  const [strokes, setStrokes] = useState<Stroke[]>([]);
+  const [strokes, setStrokes] = useState(drawn);
   const [asked, setAsked] = useState<{ node: NewNode; pixels: number[]; answer: Answer } | null>(null);
   const [error, setError] = useState<unknown>(null);
-  const [round, setRound] = useState(0);
-  const digits = useLoad(() => Digits.load(snapshot), [snapshot, round]);
+  const [round, setRound] = useState(0), [added, setAdded] = useState<NodeId[]>([]);
+  const isBlank = !strokes.length;
+  const digits = useLoad(() => Digits.load(snapshot), [snapshot, round, isBlank]); // a new drawing may be near a digit that was added
   const pixels = toPixels(strokes);
+  drawn = strokes;
   const busy = useRef(false), wanted = useRef<number[] | null>(null);
 
   /** One request at a time, always for the newest strokes. */
@@ -69,7 +75,7 @@ function Draw() {
 
   return (
     <div class="columns ask">
-      <Card title="Drawing" aside={<button type="button" class="plain" disabled={!strokes.length} onClick={() => setStrokes([])}>Clear</button>}>
+      <Card title="Drawing" aside={<button type="button" class="plain" disabled={isBlank} onClick={() => setStrokes([])}>Clear</button>}>
         <Pad strokes={strokes} onChange={setStrokes} />
         <div class="sees">
           <Picture pixels={pixels} size={64} label="What the model sees: 8 by 8 pixels" />
@@ -81,7 +87,7 @@ function Draw() {
         <Failure error={error} />
         <div aria-live="polite">
           {asked ? <><Headline prediction={asked.answer.predictions[0]!} /><Bars prediction={asked.answer.predictions[0]!} /><Source answer={asked.answer} prediction={asked.answer.predictions[0]!} /></>
-            : <p class="empty">{digits.loading ? "Reading the digits of the graph …" : "Draw on the board to the left. The answer appears while you draw."}</p>}
+            : <p class="empty">{digits.loading ? "Reading the digits of the graph …" : "Draw on the board. The answer appears while you draw."}</p>}
         </div>
       </Card>
       <Card title="Nearest digits" className="wide" aside={asked && <a href="#/map">Show it on the map</a>}>
@@ -93,7 +99,7 @@ function Draw() {
                 <li key={id}><a href={nodeLink(id)} title={`Node ${id}`}><Picture pixels={digits.value!.pixelsOf(id)!} size={52} /><span>{digits.value!.labels[digits.value!.ids.indexOf(id)] ?? "?"}</span><span class="hidden">, node {id}</span></a></li>
               ))}
             </ul>
-            <Commit node={asked.node} suggested={nextId(digits.value.ids)} onCommitted={() => Digits.forget()} />
+            <Commit node={asked.node} suggested={nextId([...digits.value.ids, ...added])} onCommitted={(id) => { Digits.forget(); setAdded([...added, id]); }} />
           </>
         ) : <p class="empty">The neighbours of your drawing appear here.</p>}
       </Card>
@@ -104,11 +110,12 @@ function Draw() {
 const nextId = (ids: NodeId[]): string => String(ids.reduce<number>((most, id) => (typeof id === "number" && id >= most ? id + 1 : most), 0));
 
 /** Adds the new node to the graph, with a write key. */
-function Commit({ node, suggested, onCommitted }: { node: NewNode; suggested: string; onCommitted: () => void }) {
+function Commit({ node, suggested, onCommitted }: { node: NewNode; suggested: string; onCommitted?: (id: NodeId) => void }) {
   const service = useService(), confirm = useConfirm();
   const [open, setOpen] = useState(false), [id, setId] = useState(suggested), [label, setLabel] = useState("");
   const [, refresh] = useState(0);
-  const [result, setResult] = useState<{ id: NodeId; sequence: number } | null>(null), [error, setError] = useState<unknown>(null);
+  const [result, setResult] = useState<{ node: NewNode; id: NodeId; sequence: number } | null>(null), [error, setError] = useState<unknown>(null);
+  useEffect(() => { setId(suggested); }, [suggested]);
   const commit = async () => {
     const own = parseId(service, id);
     const body = <p>Node <strong>{id}</strong> is added with {node.neighbors.length} links. All clients of this service get answers from the changed graph.</p>;
@@ -117,13 +124,14 @@ function Commit({ node, suggested, onCommitted }: { node: NewNode; suggested: st
     try {
       const operation = { op: "add_node", id: own, features: node.features, neighbors: node.neighbors, ...(label ? { label } : {}) };
       const changed = await post<{ sequence: number }>("/graph", { operations: [operation] }, { headers: { "idempotency-key": crypto.randomUUID?.() ?? `${Date.now()}` } });
-      setResult({ id: own, sequence: changed.sequence });
-      onCommitted();
+      setResult({ node, id: own, sequence: changed.sequence });
+      setLabel("");
+      onCommitted?.(own);
     } catch (failure) {
       setError(failure);
     }
   };
-  if (result) return <Notice kind="good">Node <a href={nodeLink(result.id)}>{String(result.id)}</a> is in the graph, at sequence {result.sequence}.</Notice>;
+  if (result?.node === node) return <Notice kind="good">Node <a href={nodeLink(result.id)}>{String(result.id)}</a> is in the graph, at sequence {result.sequence}.</Notice>;
   if (!open) return <button type="button" onClick={() => setOpen(true)}>Add it to the graph …</button>;
   return (
     <div class="commit">
@@ -171,7 +179,7 @@ function Known() {
         <form onSubmit={ask}>
           <label for="node-id">Id of a node</label>
           <div class="row">
-            <input id="node-id" value={text} onInput={(event) => setText(event.currentTarget.value)} autocomplete="off" spellcheck={false} placeholder={service.numericIds ? "0" : ""} />
+            <NodeField id="node-id" value={text} onChange={setText} />
             <button type="submit" class="primary" disabled={!text.trim()}>Ask</button>
           </div>
         </form>
@@ -213,7 +221,7 @@ function New() {
         </form>
       </Card>
       <AnswerCard answer={answer} error={error}>
-        {node && <Commit node={node} suggested="" onCommitted={() => undefined} />}
+        {node && <Commit node={node} suggested="" />}
       </AnswerCard>
     </div>
   );

@@ -4,9 +4,10 @@ import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import type { NodeAnswer } from "../api";
 import { readValue } from "../feature_form";
+import { NodeField } from "../node_field";
 import { parseId, useService } from "../session";
 import { Card, Failure } from "../ui";
-import { NOTHING, type WhatIf, isEmpty } from "../what_if";
+import { NOTHING, type WhatIf, featureOf, isEmpty } from "../what_if";
 
 export function Changes({ node, whatIf, onChange, children }: { node: NodeAnswer; whatIf: WhatIf; onChange: (whatIf: WhatIf) => void; children?: ComponentChildren }) {
   const service = useService();
@@ -33,13 +34,14 @@ export function Changes({ node, whatIf, onChange, children }: { node: NodeAnswer
     if (name.trim() === "" || !Number.isInteger(position) || position < 0 || position >= service.width) throw new Error(`Feature is “${name}”, expected a position from 0 to ${service.width - 1}.`);
     return String(position);
   };
+  const current = name.trim() === "" ? undefined : featureOf(node, name, service.width);
   const choices = feature?.kind === "boolean" ? ["true", "false"] : feature?.kind === "category" ? feature.categories ?? [] : null;
   return (
     <Card title="What if" aside={!isEmpty(whatIf) && <button type="button" class="plain" onClick={() => onChange(NOTHING)}>Discard</button>}>
       <div class="stack">
         {isEmpty(whatIf) ? <p class="quiet small">Remove a link in the list of neighbours, add one, or change a feature. The answer above follows.</p> : <List whatIf={whatIf} onChange={onChange} />}
         <form class="row" onSubmit={addLink}>
-          <label class="grow">Add a link to node<input value={link} onInput={(event) => setLink(event.currentTarget.value)} autocomplete="off" spellcheck={false} /></label>
+          <label class="grow">Add a link to node<NodeField value={link} onChange={setLink} /></label>
           <button type="submit" disabled={!link.trim()}>Add</button>
         </form>
         {node.features !== undefined && node.features !== null && (
@@ -50,7 +52,7 @@ export function Changes({ node, whatIf, onChange, children }: { node: NodeAnswer
             </label>
             <label class="grow">New value
               {choices ? <select value={value} onChange={(event) => setValue(event.currentTarget.value)}><option value="">choose</option>{choices.map((choice) => <option key={choice} value={choice}>{choice}</option>)}</select>
-                : <input value={value} onInput={(event) => setValue(event.currentTarget.value)} autocomplete="off" />}
+                : <input value={value} onInput={(event) => setValue(event.currentTarget.value)} autocomplete="off" placeholder={current === undefined ? "" : `now ${current ?? "missing"}`} />}
             </label>
             <button type="submit" disabled={!value.trim() || !name}>Change</button>
           </form>

@@ -118,7 +118,7 @@ function Plots({ samples }: { samples: Samples }) {
   );
 }
 
-interface DriftKind { verdict: string; value: number | null; threshold: number | null; statistic?: string; reason?: string | null; samples?: number }
+interface DriftKind { verdict: string; value?: number | null; threshold?: number | null; /** Absent: PSI. */ statistic?: string; reason?: string | null; samples?: number; worst?: { name: string | number }[] }
 
 function Drift() {
   const [round, setRound] = useState(0);
@@ -126,22 +126,28 @@ function Drift() {
   useEffect(() => { const timer = setInterval(() => setRound((before) => before + 1), 15_000); return () => clearInterval(timer); }, []);
   const kinds = Object.entries(value?.kinds ?? {});
   if (!kinds.length) return null;
-  const numberOf = (entry: number | null | undefined) => (entry === null || entry === undefined ? "–" : number(entry));
+  const numberOf = (entry: number | null | undefined) => (entry === null || entry === undefined ? "–" : number(Math.round(1000 * entry) / 1000));
   return (
     <Card title="Drift" aside={<span class="small quiet">requests and the live graph against the training graph</span>}>
       <div class="scroll" tabIndex={0} role="region" aria-label="Drift">
         <table>
-          <thead><tr><th scope="col">What</th><th scope="col">Statistic</th><th scope="col" class="end">Value</th><th scope="col" class="end">Threshold</th><th scope="col" class="end">Samples</th><th scope="col">Verdict</th></tr></thead>
+          <thead><tr><th scope="col">What</th><th scope="col" class="rare">Statistic</th><th scope="col" class="end">Value</th><th scope="col" class="end">Threshold</th><th scope="col" class="end rare">Samples</th><th scope="col">Verdict</th></tr></thead>
           <tbody>
             {kinds.map(([name, kind]) => (
               <tr key={name}>
-                <td>{name.replaceAll("_", " ")}</td><td>{(kind.statistic ?? "").replaceAll("_", " ")}</td><td class="end">{numberOf(kind.value)}</td><td class="end">{numberOf(kind.threshold)}</td><td class="end">{numberOf(kind.samples)}</td>
-                <td><span class={`tag ${kind.verdict === "ok" ? "ok" : kind.verdict === "drift" ? "alarm" : ""}`}>{kind.verdict.replaceAll("_", " ")}</span> <span class="quiet small">{kind.reason ?? ""}</span></td>
+                <td>{name.replaceAll("_", " ")}</td><td class="rare">{(kind.statistic ?? "PSI").replaceAll("_", " ")}</td><td class="end">{numberOf(kind.value)}</td><td class="end">{numberOf(kind.threshold)}</td><td class="end rare">{numberOf(kind.samples)}</td>
+                <td><span class={`tag ${kind.verdict === "ok" ? "ok" : kind.verdict === "drift" ? "alarm" : ""}`}>{kind.verdict.replaceAll("_", " ")}</span> <span class="quiet small">{kind.reason ?? worstOf(kind)}</span></td>
               </tr>
             ))}
           </tbody>
         </table>
       </div>
+      <p class="quiet small spaced">Rows that start with “graph” compare the nodes of the live graph, the others the new nodes of the requests of the last day, drawings among them. Above the threshold, they differ by more than chance.</p>
     </Card>
   );
+}
+
+/** The features or classes that differ most. */
+function worstOf({ verdict, worst }: DriftKind): string {
+  return verdict === "drift" && worst?.length ? `most: ${worst.slice(0, 3).map(({ name }) => name).join(", ")}` : "";
 }

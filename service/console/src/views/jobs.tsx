@@ -118,7 +118,7 @@ function Progress({ id, onStart, onEnd }: { id: string; onStart: () => Promise<v
         </>
       )}
       {job.error && <Notice kind="error">{job.error}</Notice>}
-      {job.version !== null && <p>Published version <strong>{job.version}</strong>{job.live ? ", which went live." : "."}</p>}
+      {job.version !== null && <p class="spaced">Published version <strong>{job.version}</strong>{job.live ? ", which went live." : "."}</p>}
       {job.verdict && <p class="quiet small">{job.verdict.better ? "Better" : "Not better"}: {job.verdict.reason}</p>}
       {job.log_tail && <details><summary>Log</summary><pre class="log" tabIndex={0}>{job.log_tail}</pre></details>}
     </Card>
@@ -130,7 +130,7 @@ function EpochBar({ job }: { job: Job }) {
   return (
     <>
       <div class="progress" role="progressbar" aria-label="Progress" aria-valuemin={0} aria-valuemax={100} aria-valuenow={Math.round(100 * share)}><i style={{ width: percent(share, 2).replace(" ", "") }} /></div>
-      <p class="quiet small">{job.epochs ? `epoch ${job.epoch} of at most ${job.epochs}` : job.state === "queued" ? "waits for a training process" : "reads the data"}</p>
+      <p class="quiet small">{job.epochs ? `epoch ${job.epoch} of at most ${job.epochs}` : job.state === "queued" ? "waits for a training process" : job.state === "running" ? "reads the data" : "no epoch was trained"}</p>
     </>
   );
 }
@@ -139,11 +139,11 @@ function History({ jobs, onOpen }: { jobs: Job[]; onOpen: (id: string) => void }
   return (
     <div class="scroll tall" tabIndex={0} role="region" aria-label="Jobs">
       <table>
-        <thead><tr><th scope="col">Job</th><th scope="col">State</th><th scope="col">Submitted</th><th scope="col" class="end">Epoch</th><th scope="col" class="end">Version</th><th scope="col">Result</th><th scope="col"><span class="hidden">Actions</span></th></tr></thead>
+        <thead><tr><th scope="col">Job</th><th scope="col">State</th><th scope="col" class="rare">Submitted</th><th scope="col" class="end rare">Epoch</th><th scope="col" class="end rare">Version</th><th scope="col" class="rare">Result</th><th scope="col"><span class="hidden">Actions</span></th></tr></thead>
         <tbody>{jobs.map((job) => (
           <tr key={job.id}>
-            <td class="mono">{job.id}</td><td><span class={`tag ${job.state}`}>{job.state}</span></td><td>{time(job.submitted_at)}</td>
-            <td class="end">{job.epoch}</td><td class="end">{job.version ?? "–"}</td><td>{job.live ? "live" : job.error ?? job.verdict?.reason ?? ""}</td>
+            <td class="mono">{job.id}</td><td><span class={`tag ${job.state}`}>{job.state}</span></td><td class="rare">{time(job.submitted_at)}</td>
+            <td class="end rare">{isActive(job) ? "–" : job.epoch}</td><td class="end rare">{job.version ?? "–"}</td><td class="rare">{job.live ? "live" : job.error ?? job.verdict?.reason ?? ""}</td>
             <td class="end"><button type="button" class="tiny" onClick={() => onOpen(job.id)}>Show<span class="hidden"> job {job.id}</span></button></td>
           </tr>
         ))}</tbody>

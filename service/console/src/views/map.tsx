@@ -1,29 +1,18 @@
 /** Map: every node by the two main directions of the embeddings, and the node that was asked about last. */
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { ApiError, type NodeId, type Origin, get } from "../api";
+import { ApiError } from "../api";
 import { count, number, percent } from "../format";
+import { type MapData, loadMap } from "../map_data";
 import { RIGHT_COLOR, UNKNOWN_COLOR, WRONG_COLOR, classColor, toBytes } from "../palette";
 import { Scatter } from "../scatter";
 import { type Asked, lastAsked, nodeLink, useService } from "../session";
 import { Card, Failure, Notice, Segmented, Spinner, useLoad } from "../ui";
 
-interface MapData extends Origin {
-  method: string; explained: number[]; nodes: number; shown: number; mean: number[]; components: number[][];
-  ids: NodeId[]; x: number[]; y: number[];
-  labels: (number | null)[]; predictions: (number | null)[];
-}
 type Coloring = "prediction" | "class" | "error";
 const COLORINGS = [["prediction", "Prediction"], ["class", "Class"], ["error", "Error"]] as const;
 
 const RANGE_COLORS = ["#3b4cc0", "#6788ee", "#9abbff", "#c9d7f0", "#edd1c2", "#f7a889", "#e26952", "#b40426"];
-
-let cached: MapData | null = null;
-
-async function loadMap(snapshot: string): Promise<MapData> {
-  if (cached?.snapshot !== snapshot) cached = await get<MapData>("/map?limit=100000");
-  return cached;
-}
 
 export function MapView() {
   const { snapshot } = useService();
@@ -35,13 +24,13 @@ export function MapView() {
   return <Plot map={map} />;
 }
 
-/** The group of each point, the groups by name and colour, and how many points they have. */
-interface Groups { of: number[]; names: string[]; colors: string[]; counts: number[] }
+/** The group of each point, the groups by name and colour, how many points they have, and the group that is drawn above the others. */
+interface Groups { of: number[]; names: string[]; colors: string[]; counts: number[]; top?: number }
 
 function groups(map: MapData, coloring: Coloring, classes: string[]): Groups {
   if (coloring === "error") {
     const of = map.labels.map((label, row) => (label === null || label === undefined ? 2 : label === map.predictions[row] ? 0 : 1));
-    return tally({ of, names: ["right", "wrong", "no label"], colors: [RIGHT_COLOR, WRONG_COLOR, UNKNOWN_COLOR], counts: [] });
+    return tally({ of, names: ["right", "wrong", "no label"], colors: [RIGHT_COLOR, WRONG_COLOR, UNKNOWN_COLOR], counts: [], top: 1 });
   }
   const unknown = classes.length;
   const of = (coloring === "class" ? map.labels : map.predictions).map((label) => label ?? unknown);
@@ -94,7 +83,7 @@ function Plot({ map }: { map: MapData }) {
   }, [map]);
 
   useEffect(() => {
-    scatter.current?.setGroups(grouping.of, grouping.colors.map(toBytes), only);
+    scatter.current?.setGroups(grouping.of, grouping.colors.map(toBytes), grouping.top ?? null, only);
   }, [grouping, only, map]);
 
   const explained = map.explained.reduce((total, share) => total + share, 0);
@@ -105,7 +94,7 @@ function Plot({ map }: { map: MapData }) {
         <div class="map">
           <canvas ref={canvas} tabIndex={0} role="img" data-testid="map"
             aria-label={`Map of ${count(map.shown)} nodes. Arrow keys move, plus and minus zoom, 0 shows everything. The list beside it has the same groups as text.`} />
-          {tip && <Tip map={map} tip={tip} classes={classes} />}
+          {tip && <Tip map={map} tip={tip} classes={classes} isRight={tip.x > canvas.current!.clientWidth / 2} />}
           {asked && place && <div class="map-mark" ref={mark} data-testid="asked"><i style={{ borderColor: asked.prediction.label === undefined ? "" : classColor(asked.prediction.label) }} /><b>{asked.known ? `node ${asked.node}` : asked.node === "drawing" ? "your drawing" : "your node"}</b></div>}
           <div class="map-tools">
             <button type="button" aria-label="Zoom in" onClick={() => scatter.current?.zoom(1.5)}>+</button>
@@ -131,11 +120,12 @@ function Plot({ map }: { map: MapData }) {
   );
 }
 
-function Tip({ map, tip, classes }: { map: MapData; tip: { row: number; x: number; y: number }; classes: string[] }) {
+/** Left of the pointer if this is in the right half, so that it is not cut off. */
+function Tip({ map, tip, classes, isRight }: { map: MapData; tip: { row: number; x: number; y: number }; classes: string[]; isRight: boolean }) {
   const label = map.labels[tip.row], prediction = map.predictions[tip.row];
   const name = (value: number | null | undefined) => (value === null || value === undefined ? "unknown" : classes[value] ?? number(value));
   return (
-    <div class="map-tip" style={{ transform: `translate(${tip.x + 14}px, ${tip.y + 10}px)` }}>
+    <div class="map-tip" style={{ transform: `translate(${tip.x + (isRight ? -14 : 14)}px, ${tip.y + 10}px)${isRight ? " translateX(-100%)" : ""}` }}>
       <strong>{String(map.ids[tip.row])}</strong><br />predicted {name(prediction)}, in the data {name(label)}
     </div>
   );

@@ -83,12 +83,12 @@ function Versions({ models, admin, onChange }: { models: Models; admin: boolean;
   return (
     <Card title="Versions" aside={admin && <button type="button" class="tiny" onClick={rollBack}>Roll back …</button>}>
       <Failure error={error} />
-      {done && <Notice kind="good">{done}</Notice>}
+      {done && <div class="above"><Notice kind="good">{done}</Notice></div>}
       <div class="scroll" tabIndex={0} role="region" aria-label="Versions">
         <table data-testid="versions">
           <thead><tr>
-            <th scope="col">Version</th><th scope="col">Created</th><th scope="col" class="end">Nodes</th><th scope="col" class="end">Edges</th>
-            {names.map((name) => <th key={name} scope="col" class="end">{name.replaceAll("_", " ")}</th>)}<th scope="col">Snapshot</th><th scope="col"><span class="hidden">Actions</span></th>
+            <th scope="col">Version</th><th scope="col">Created</th><th scope="col" class="end rare">Nodes</th><th scope="col" class="end rare">Edges</th>
+            {names.map((name, place) => <th key={name} scope="col" class={place ? "end rare" : "end"}>{name.replaceAll("_", " ")}</th>)}<th scope="col" class="rare">Snapshot</th><th scope="col"><span class="hidden">Actions</span></th>
           </tr></thead>
           <tbody>{versions.map((version) => (
             <Row key={version.version} version={version} compared={compared === version.version} names={names} admin={admin} onReport={setError}
@@ -97,7 +97,7 @@ function Versions({ models, admin, onChange }: { models: Models; admin: boolean;
           ))}</tbody>
         </table>
       </div>
-      {compared !== null && live && <Difference left={live.version} right={compared} />}
+      {compared !== null && live && compared !== live.version && <Difference left={live.version} right={compared} />}
     </Card>
   );
 }
@@ -109,9 +109,9 @@ function Row({ version, compared, names, admin, onCompare, onActivate, onReport 
   return (
     <tr>
       <td><strong>{version.version}</strong> {version.live && <span class="tag live">live</span>}{version.damaged && <span class="tag failed" title={version.damaged}>damaged</span>}</td>
-      <td>{time(version.created)}</td><td class="end">{version.nodes === undefined ? "–" : count(version.nodes)}</td><td class="end">{version.edges === undefined ? "–" : count(version.edges)}</td>
-      {names.map((name) => <td key={name} class="end">{score(name)}</td>)}
-      <td class="mono" title={version.snapshot}>{shortHash(version.snapshot)}</td>
+      <td>{time(version.created)}</td><td class="end rare">{version.nodes === undefined ? "–" : count(version.nodes)}</td><td class="end rare">{version.edges === undefined ? "–" : count(version.edges)}</td>
+      {names.map((name, place) => <td key={name} class={place ? "end rare" : "end"}>{score(name)}</td>)}
+      <td class="mono rare" title={version.snapshot}>{shortHash(version.snapshot)}</td>
       <td class="end"><div class="actions end-tight">
         {!version.damaged && <Report version={version.version} onError={onReport} />}
         {onCompare && <button type="button" class="tiny" aria-pressed={compared} onClick={onCompare}>Compare<span class="hidden"> version {version.version} with the live version</span></button>}
@@ -142,7 +142,7 @@ function flatten(value: unknown, prefix = ""): Map<string, string> {
   const result = new Map<string, string>();
   if (value !== null && typeof value === "object" && !Array.isArray(value)) {
     for (const [name, part] of Object.entries(value)) for (const [key, text] of flatten(part, prefix ? `${prefix}.${name}` : name)) result.set(key, text);
-  } else result.set(prefix, typeof value === "number" ? number(value) : typeof value === "string" ? value : JSON.stringify(value));
+  } else result.set(prefix, typeof value === "number" ? number(value) : typeof value === "string" ? value : value === null ? "–" : JSON.stringify(value));
   return result;
 }
 

@@ -6,6 +6,7 @@ import { type Answer, type NodeAnswer, type NodeId, type Prediction, ask, get, h
 import { Digits, denseFeatures } from "../digits";
 import { Ego, type EgoNeighbor } from "../ego";
 import { number, percent, signed, time } from "../format";
+import { NodeField } from "../node_field";
 import { Picture } from "../picture";
 import { lastAsked, nodeLink, parseId, remember, useService } from "../session";
 import { Card, Failure, Notice, SecretField, Spinner, useConfirm, useLoad } from "../ui";
@@ -15,7 +16,7 @@ import { Changes } from "./changes";
 
 const SHOWN_NEIGHBORS = 30;
 
-interface Loaded { node: NodeAnswer; answer: Answer; explanation: Explanation | null; similar: SimilarNodes | null; labels: Map<NodeId, number | null>; digits: Digits | null; /** Why an explanation or similar nodes are missing. */ problems: string[] }
+interface Loaded { node: NodeAnswer; /** The neighbours that are shown: those with the largest effects, if there are many. */ shown: NodeId[]; answer: Answer; explanation: Explanation | null; similar: SimilarNodes | null; labels: Map<NodeId, number | null>; /** Why an explanation or similar nodes are missing. */ problems: string[] }
 
 export function NodeView({ text }: { text: string }) {
   const service = useService();
@@ -26,8 +27,8 @@ export function NodeView({ text }: { text: string }) {
   return (
     <>
       <form class="view-head" onSubmit={open}>
-        <p class="lead">{text ? "Remove a link or change a feature to see how the answer changes. Nothing is kept unless you commit it." : "Open a node to see its neighbours, why it has its answer, and what would change it."}</p>
-        <div class="row"><label>Node id<input class="short" value={typed} onInput={(event) => setTyped(event.currentTarget.value)} autocomplete="off" spellcheck={false} /></label><button type="submit" class="primary" disabled={!typed.trim()}>Open</button></div>
+        <p class="lead">{initial ? "Remove a link or change a feature to see how the answer changes. Nothing is kept unless you commit it." : "Open a node to see its neighbours, why it has its answer, and what would change it."}</p>
+        <div class="row"><label>Node id<NodeField value={typed} onChange={setTyped} short /></label><button type="submit" class="primary" disabled={!typed.trim()}>Open</button></div>
       </form>
       {initial ? <OpenNode id={parseId(service, initial)} /> : <Card><p class="empty">Type an id, or click a point of the <a href="#/map">map</a>.</p></Card>}
     </>
@@ -36,22 +37,31 @@ export function NodeView({ text }: { text: string }) {
 
 function OpenNode({ id }: { id: NodeId }) {
   const service = useService();
-  const [round, setRound] = useState(0);
+  const [round, setRound] = useState(0), [sequence, setSequence] = useState<number | null>(null);
   const load = async (): Promise<Loaded> => {
     const problems: string[] = [];
     const [node, answer] = await Promise.all([get<NodeAnswer>(`${nodePath("/graph/nodes", id)}?limit=${SHOWN_NEIGHBORS}`), predict({ nodes: [id], embeddings: true })]);
-    const [explanation, similar, labels, digits] = await Promise.all([
+    const [explanation, similar] = await Promise.all([
       optional(ask<Explanation>("/explain", { node: id, top: SHOWN_NEIGHBORS })).catch((failure) => { problems.push(`No explanation: ${messageOf(failure)}.`); return null; }),
       optional(ask<SimilarNodes>("/similar", { nodes: [id], k: 10 })).catch((failure) => { problems.push(`No similar nodes: ${messageOf(failure)}.`); return null; }),
-      labelsOf(node.neighbors), service.drawable ? Digits.load(service.snapshot).catch(() => null) : null,
     ]);
+    const strongest = explanation?.neighbors.map((entry) => entry.node) ?? [];
+    const shown = [...new Set([...strongest, ...node.neighbors])].slice(0, SHOWN_NEIGHBORS);
+    const labels = await labelsOf(shown);
     remember({ node: id, known: true, prediction: answer.predictions[0]! });
-    return { node, answer, explanation, similar, labels, digits, problems };
+    return { node, shown, answer, explanation, similar, labels, problems };
   };
   const { value, error, loading } = useLoad(load, [id, service.snapshot, round]);
+  const { value: digits } = useLoad(async () => (service.drawable ? Digits.load(service.snapshot) : null), [service.snapshot, round]); // pictures, which come later
   if (error) return <Failure error={error} />;
   if (!value) return loading ? <Spinner text="Loading the node" /> : null;
-  return <Detail key={round} loaded={value} onCommitted={() => { Digits.forget(); setRound(round + 1); }} />;
+  const committed = (at: number) => { Digits.forget(); setSequence(at); setRound(round + 1); };
+  return (
+    <div class="sections">
+      {sequence !== null && <Notice kind="good">The changes are in the graph, at sequence {sequence}.</Notice>}
+      <Detail key={round} loaded={value} digits={digits} onCommitted={committed} />
+    </div>
+  );
 }
 
 async function labelsOf(neighbors: NodeId[]): Promise<Map<NodeId, number | null>> {
@@ -60,8 +70,8 @@ async function labelsOf(neighbors: NodeId[]): Promise<Map<NodeId, number | null>
   return new Map(predictions.map((prediction) => [prediction.node, prediction.label ?? null]));
 }
 
-function Detail({ loaded, onCommitted }: { loaded: Loaded; onCommitted: () => void }) {
-  const { node, answer, explanation, similar, digits } = loaded;
+function Detail({ loaded, digits, onCommitted }: { loaded: Loaded; digits: Digits | null; onCommitted: (sequence: number) => void }) {
+  const { node, answer, explanation, similar } = loaded;
   const service = useService();
   const [whatIf, setWhatIf] = useState<WhatIf>(NOTHING), [changed, setChanged] = useState<Answer | null>(null), [error, setError] = useState<unknown>(null);
   const steps = useMemo(() => operations(node, whatIf, service.width), [node, whatIf]);
@@ -79,14 +89,14 @@ function Detail({ loaded, onCommitted }: { loaded: Loaded; onCommitted: () => vo
     removed: before.added.includes(target) ? before.removed : before.removed.includes(target) ? before.removed.filter((other) => other !== target) : [...before.removed, target],
   }));
   const prediction = answer.predictions[0]!, current = changed?.predictions[0] ?? prediction;
-  const neighbors = neighborsOf(loaded, whatIf, prediction);
+  const neighbors = neighborsOf(loaded, digits, whatIf, prediction);
   const pixels = digits?.pixelsOf(node.node) ?? null;
   return (
     <div class="node-grid">
       <div class="node-title">
         <Card>
           <div class="title-row">
-            {digits && <Picture pixels={changedPixels(node, whatIf, digits.black)} size={64} label={`The pixels of node ${node.node}`} />}
+            {service.drawable && <Picture pixels={digits ? changedPixels(node, whatIf, digits.black) : []} size={64} label={`The pixels of node ${node.node}`} />}
             <div><h2>Node {String(node.node)}</h2><p class="quiet">{summary(node)}</p></div>
           </div>
         </Card>
@@ -111,8 +121,9 @@ function Detail({ loaded, onCommitted }: { loaded: Loaded; onCommitted: () => vo
         {!explanation && !similar && !loaded.problems.length && <Notice>This service does not explain answers or search for similar nodes.</Notice>}
       </div>
       <div class="node-near">
-        <Card title="Neighbours" aside={<span class="small quiet">{node.degree > node.neighbors.length ? `${node.neighbors.length} of ${node.degree}` : node.degree}</span>}>
+        <Card title="Neighbours" aside={<span class="small quiet">{node.degree > loaded.shown.length ? `${loaded.shown.length} of ${node.degree}${explanation ? ", those with the largest effects" : ""}` : node.degree}</span>}>
           <Ego id={node.node} label={current.label ?? null} pixels={pixels} neighbors={neighbors} onToggle={toggle} onOpen={(other) => { location.hash = nodeLink(other); }} />
+          {neighbors.length > 0 && <EgoKey target={explanation && (service.classes[mainOutput(prediction)] ?? "this answer")} hasClass={prediction.label !== undefined} />}
           <NeighborTable neighbors={neighbors} explanation={explanation} classes={service.classes} onToggle={toggle} />
         </Card>
         {similar && <Similar similar={similar} digits={digits} />}
@@ -121,12 +132,22 @@ function Detail({ loaded, onCommitted }: { loaded: Loaded; onCommitted: () => vo
   );
 }
 
-function neighborsOf({ node, explanation, labels, digits }: Loaded, whatIf: WhatIf, prediction: Prediction): EgoNeighbor[] {
+function neighborsOf({ shown, explanation, labels }: Loaded, digits: Digits | null, whatIf: WhatIf, prediction: Prediction): EgoNeighbor[] {
   const effects = new Map(explanation?.neighbors.map(({ node: other, effect }) => [other, effect[mainOutput(prediction)] ?? null]));
   const entry = (other: NodeId, added: boolean): EgoNeighbor => ({
     node: other, label: labels.get(other) ?? null, effect: effects.get(other) ?? null, removed: whatIf.removed.includes(other), added, pixels: digits?.pixelsOf(other) ?? null,
   });
-  return [...node.neighbors.map((other) => entry(other, false)), ...whatIf.added.map((other) => entry(other, true))];
+  return [...shown.map((other) => entry(other, false)), ...whatIf.added.map((other) => entry(other, true))];
+}
+
+/** `target`: the class whose score the effects are about; null without an explanation. */
+function EgoKey({ target, hasClass }: { target: string | null; hasClass: boolean }) {
+  return (
+    <p class="quiet small ego-key">
+      {target !== null && <>The link <span class="key-a">raises</span> or <span class="key-b">lowers</span> the score of {target}: the wider the line, the more. </>}
+      {hasClass && "A ring has the colour of the predicted class. "}Click a line to remove the link.
+    </p>
+  );
 }
 
 function NeighborTable({ neighbors, explanation, classes, onToggle }: { neighbors: EgoNeighbor[]; explanation: Explanation | null; classes: string[]; onToggle: (node: NodeId) => void }) {
@@ -150,7 +171,7 @@ function NeighborTable({ neighbors, explanation, classes, onToggle }: { neighbor
   );
 }
 
-function CommitChanges({ steps, onCommitted }: { steps: ReturnType<typeof operations>; onCommitted: () => void }) {
+function CommitChanges({ steps, onCommitted }: { steps: ReturnType<typeof operations>; onCommitted: (sequence: number) => void }) {
   const confirm = useConfirm();
   const [asksForKey, setAsksForKey] = useState(false), [error, setError] = useState<unknown>(null);
   const commit = async () => {
@@ -159,8 +180,7 @@ function CommitChanges({ steps, onCommitted }: { steps: ReturnType<typeof operat
     if (!(await confirm({ title: "Commit these changes to the graph?", body, action: "Commit" }))) return;
     setError(null);
     try {
-      await post("/graph", { operations: steps });
-      onCommitted();
+      onCommitted((await post<{ sequence: number }>("/graph", { operations: steps })).sequence);
     } catch (failure) {
       setError(failure);
     }

@@ -2,7 +2,7 @@
 
 import { mainOutput } from "../answer";
 import type { NodeId, Origin, Prediction } from "../api";
-import type { Digits } from "../digits";
+import { type Digits, SIDE } from "../digits";
 import { number, signed } from "../format";
 import { Picture } from "../picture";
 import { nodeLink, useService } from "../session";
@@ -36,14 +36,16 @@ export function Branches({ explanation, prediction }: { explanation: Explanation
       <div class="branches" role="list" data-testid="branches">
         {parts.map(([name, value]) => <div key={name} class="contents" role="listitem"><span>{name}</span><Diverging value={value} most={most} /><span class="end">{signed(value)}</span></div>)}
       </div>
-      <p class="quiet small spaced">The parts add up to the logit, {number(explanation.logits[label] ?? NaN)}.{explanation.fidelity && ` Without the listed links the decision ${explanation.fidelity.plus ? "changes" : "stays"}; with no others it ${explanation.fidelity.minus ? "changes" : "stays"}.`}</p>
+      <p class="quiet small spaced">The parts add up to the logit, {number(explanation.logits[label] ?? NaN)}.{explanation.fidelity && ` Without the links to the listed neighbours the decision ${explanation.fidelity.plus ? "changes" : "stays"}; with only these links it ${explanation.fidelity.minus ? "changes" : "stays"}.`}</p>
     </Card>
   );
 }
 
 export function FeatureEffects({ explanation, prediction }: { explanation: Explanation; prediction: Prediction }) {
+  const { drawable } = useService();
   const label = mainOutput(prediction);
-  const parts = (explanation.features ?? []).map(({ feature, effect }) => [String(feature), effect[label] ?? 0] as const)
+  const nameOf = (feature: string | number) => (drawable ? `${feature}: row ${Math.floor(Number(feature) / SIDE) + 1}, column ${(Number(feature) % SIDE) + 1}` : String(feature));
+  const parts = (explanation.features ?? []).map(({ feature, effect }) => [nameOf(feature), effect[label] ?? 0] as const)
     .sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, MOST_FEATURES);
   const most = Math.max(1e-9, ...parts.map(([, value]) => Math.abs(value)));
   return (
@@ -51,7 +53,7 @@ export function FeatureEffects({ explanation, prediction }: { explanation: Expla
       <div class="branches" role="list">
         {parts.map(([name, value]) => <div key={name} class="contents" role="listitem"><span>{name}</span><Diverging value={value} most={most} /><span class="end">{signed(value)}</span></div>)}
       </div>
-      <p class="quiet small spaced">How much of the logit would be missing without each.</p>
+      <p class="quiet small spaced">How much the logit would fall if the feature were 0, or missing.</p>
     </Card>
   );
 }
@@ -67,13 +69,14 @@ export function Counterfactual({ counterfactual, onTry }: { counterfactual: NonN
 }
 
 export function Similar({ similar, digits }: { similar: SimilarNodes; digits: Digits | null }) {
+  const { drawable } = useService();
   const neighbors = similar.results[0]?.neighbors ?? [];
   return (
     <Card title="Similar nodes" aside={<span class="small quiet">{similar.exact ? "exact" : similar.recall === null ? "approximate" : `recall ${number(similar.recall)}`}</span>}>
       <p class="quiet small">By the cosine of their embeddings.</p>
       <ul class="thumbs" data-testid="similar">
         {neighbors.map(({ node, similarity }) => {
-          const pixels = digits?.pixelsOf(node);
+          const pixels = digits?.pixelsOf(node) ?? (drawable ? [] : null); // room for a picture that comes later
           return <li key={String(node)}><a href={nodeLink(node)} title={`Cosine ${similarity.toFixed(4)}`}>{pixels ? <Picture pixels={pixels} size={46} /> : null}<span>{String(node)}</span><span class="small">{similarity.toFixed(3)}</span></a></li>;
         })}
       </ul>
