@@ -37,6 +37,8 @@ Processes = Annotated[int, Field(ge=1, le=MAX_PROCESSES)]
 class RunEvent(BaseModel):
     """A line of the events file: {"event": NAME, "at": TIME, ...} with the fields of a subclass."""
 
+    model_config = ConfigDict(defer_build=True)  # `sgf-train --help` imports this module, and needs no validators
+
     NAME: ClassVar[str]
     BY_NAME: ClassVar[dict[str, type[RunEvent]]] = {}
 
@@ -117,7 +119,7 @@ class FailedEvent(RunEvent, event="failed"):
 class Overrides(BaseModel):
     """Settings that override those of the recipe. The bounds limit the memory and time of one request."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
 
     hidden: Annotated[int, Field(ge=1, le=4096)] | None = None
     heads: Annotated[int, Field(ge=1, le=64)] | None = None
@@ -148,7 +150,9 @@ class Overrides(BaseModel):
 
 
 # The type of each setting: int, float, bool or a Literal.
-OVERRIDE_TYPES: dict[str, Any] = {name: get_args(get_type_hints(Overrides)[name])[0] for name in Overrides.model_fields}
+OVERRIDE_TYPES: dict[str, Any] = {
+    name: get_args(hint)[0] for name, hint in get_type_hints(Overrides).items() if name in Overrides.model_fields
+}
 
 
 def override_flag(setting: str) -> str:
