@@ -23,6 +23,8 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from model_store.demo import install_demo
 from tests.service.console.browser import THREE, draw, launch
+from tests.service.console.conftest import TOKEN
+from tests.service.console.test_console import start_retraining
 from tests.service.serving import free_port, in_thread
 from tests.terminals import Terminal
 
@@ -64,16 +66,17 @@ def main() -> None:
 
 def take_console(store: Path) -> None:
     install_demo(store)
-    with in_thread(store) as client, sync_playwright() as playwright, launch(playwright) as browser:
+    with in_thread(store, admin_token=TOKEN) as client, sync_playwright() as playwright, launch(playwright) as browser:
         for name, scheme, width, height in CONSOLE:
             options = {
                 "viewport": {"width": width, "height": height},
                 "reduced_motion": "reduce",
                 "device_scale_factor": SCALE,
+                "base_url": str(client.base_url),
             }
             with browser.new_context(color_scheme=scheme, **options) as context:
                 page = context.new_page()
-                page.goto(f"{client.base_url}")
+                page.goto("")
                 draw(page, THREE)
                 expect(page.get_by_test_id("answer")).to_have_text("3")
                 SHOWN.get(name, lambda _page: None)(page)
@@ -97,13 +100,33 @@ def show_node(page: Page) -> None:
     page.wait_for_timeout(500)
 
 
+def show_models(page: Page) -> None:
+    page.get_by_role("link", name="Models", exact=True).click()
+    page.get_by_label("Admin token").fill(TOKEN)
+    page.get_by_role("button", name="Unlock").click()
+    start_retraining(page, epochs="100")
+    expect(page.get_by_test_id("job-state")).to_have_text("succeeded", timeout=240_000)
+    page.evaluate("scrollTo(0, 0)")
+    page.wait_for_timeout(500)
+
+
+def show_health(page: Page) -> None:
+    """One minute of requests, ten per second."""
+    page.get_by_role("link", name="Health", exact=True).click()
+    for number in range(600):
+        page.request.post("/predict", data={"nodes": [number]})
+        page.wait_for_timeout(100)
+
+
 CONSOLE = (
     ("ask", "light", 1120, 880),
     ("map", "light", 1120, 760),
     ("node", "dark", 1120, 1180),
     ("phone", "light", 390, 844),
+    ("models", "light", 1120, 860),
+    ("health", "dark", 1120, 760),
 )
-SHOWN = {"map": show_map, "node": show_node}
+SHOWN = {"map": show_map, "node": show_node, "models": show_models, "health": show_health}
 
 
 def terminal(program: str, *words: str, **environ: str) -> Terminal:

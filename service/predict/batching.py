@@ -29,7 +29,7 @@ Observe = Callable[[ServedModel, Rows, Any], None]
 """Called with all results, in the turn of the event loop in which they were computed: the graph has not changed since."""
 MAX_TURNS = 64
 """A batch waits for its stale states for at most this many turns, then computes the rest of them at once: steady changes
-would make it wait for ever."""
+would make it wait without end."""
 
 
 @dataclass(eq=False)  # compared by identity: arrays have no truth value. A frozen one takes twice the time to make
