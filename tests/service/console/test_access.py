@@ -159,6 +159,10 @@ def test_a_new_node_is_described_by_names(browser: Browser, hostile: httpx.Clien
         question = {"new_nodes": [{"id": "x", "features": features, "neighbors": ["fan-7", "a b"]}]}
         reply = hostile.post("/predict", json=question, headers={"authorization": f"Bearer {KEY}"}).json()
         expect(page.get_by_test_id("answer")).to_have_text(reply["predictions"][0]["class"])
+        page.get_by_role("button", name="Why this answer?").click()
+        expect(page.get_by_test_id("features")).to_contain_text("days")
+        expect(page.get_by_test_id("links")).to_contain_text("Node a b")
+        assert faults(page) == []
 
 
 def test_of_many_neighbours_those_with_the_largest_effects_are_shown(browser: Browser, tmp_path: Path) -> None:

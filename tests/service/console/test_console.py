@@ -30,6 +30,24 @@ def test_a_drawn_digit_is_answered(visit: Any, demo: Running) -> None:
         expect(page.get_by_text("Draw on the board")).to_be_visible()
 
 
+def test_the_answer_for_a_drawing_is_explained(visit: Any, demo: Running) -> None:
+    with visit("") as page:
+        draw(page)
+        expect(answer(page)).to_have_text("3")
+        with page.expect_request("**/explain") as request:
+            page.get_by_role("button", name="Why this answer?").click()
+        explanation = demo.client.post("/explain", json=request.value.post_data_json).json()
+        links = page.get_by_test_id("links").get_by_role("listitem")
+        expect(links).to_have_count(8)
+        strongest = explanation["neighbors"][0]
+        expect(links.first).to_contain_text(f"Node {strongest['node']}")
+        expect(links.first).to_contain_text(f"{abs(strongest['effect'][3]):.2f}")
+        expect(page.get_by_test_id("branches").get_by_role("listitem")).to_have_count(4)
+        expect(page.get_by_test_id("features").get_by_role("listitem")).to_have_count(8)
+        draw(page, [(0.5, 0.2), (0.5, 0.8)])
+        expect(page.get_by_test_id("links")).to_have_count(0)  # of another drawing
+
+
 def test_a_digit_can_be_drawn_with_keys(visit: Any) -> None:
     """A 1: the pen goes down in a straight line."""
     with visit("#/ask") as page:

@@ -11,6 +11,7 @@ import { Picture } from "../picture";
 import { lastAsked, nodeLink, parseId, parseIds, remember, useService } from "../session";
 import { Card, Failure, Notice, SecretField, Segmented, useConfirm, useLoad } from "../ui";
 import { FeatureForm, emptyForm, readForm } from "../feature_form";
+import { Why } from "./reasons";
 
 type Way = "draw" | "known" | "new";
 
@@ -74,35 +75,38 @@ function Draw() {
   useEffect(() => { void ask(toPixels(strokes)); }, [strokes, digits.value]);
 
   return (
-    <div class="columns ask">
-      <Card title="Drawing" aside={<button type="button" class="plain" disabled={isBlank} onClick={() => setStrokes([])}>Clear</button>}>
-        <Pad strokes={strokes} onChange={setStrokes} />
-        <div class="sees">
-          <Picture pixels={pixels} size={64} label="What the model sees: 8 by 8 pixels" />
-          <p class="quiet small">What the model sees: 8 × 8 pixels, 64 features. Fitted to the frame, as the digits of the data set are.</p>
-        </div>
-        <Failure error={digits.error} />
-      </Card>
-      <Card title="Answer">
-        <Failure error={error} />
-        <div aria-live="polite">
-          {asked ? <><Headline prediction={asked.answer.predictions[0]!} /><Bars prediction={asked.answer.predictions[0]!} /><Source answer={asked.answer} prediction={asked.answer.predictions[0]!} /></>
-            : <p class="empty">{digits.loading ? "Reading the digits of the graph …" : "Draw on the board. The answer appears while you draw."}</p>}
-        </div>
-      </Card>
-      <Card title="Nearest digits" className="wide" aside={asked && <a href="#/map">Show it on the map</a>}>
-        {asked && digits.value ? (
-          <>
-            <p class="quiet small">Its neighbours: the eight digits with the smallest distance between pixels.</p>
-            <ul class="thumbs">
-              {asked.node.neighbors.map((id) => (
-                <li key={id}><a href={nodeLink(id)} title={`Node ${id}`}><Picture pixels={digits.value!.pixelsOf(id)!} size={52} /><span>{digits.value!.labels[digits.value!.ids.indexOf(id)] ?? "?"}</span><span class="hidden">, node {id}</span></a></li>
-              ))}
-            </ul>
-            <Commit node={asked.node} suggested={nextId([...digits.value.ids, ...added])} onCommitted={(id) => { Digits.forget(); setAdded([...added, id]); }} />
-          </>
-        ) : <p class="empty">The neighbours of your drawing appear here.</p>}
-      </Card>
+    <div class="sections">
+      <div class="columns ask">
+        <Card title="Drawing" aside={<button type="button" class="plain" disabled={isBlank} onClick={() => setStrokes([])}>Clear</button>}>
+          <Pad strokes={strokes} onChange={setStrokes} />
+          <div class="sees">
+            <Picture pixels={pixels} size={64} label="What the model sees: 8 by 8 pixels" />
+            <p class="quiet small">What the model sees: 8 × 8 pixels, 64 features. Fitted to the frame, as the digits of the data set are.</p>
+          </div>
+          <Failure error={digits.error} />
+        </Card>
+        <Card title="Answer">
+          <Failure error={error} />
+          <div aria-live="polite">
+            {asked ? <><Headline prediction={asked.answer.predictions[0]!} /><Bars prediction={asked.answer.predictions[0]!} /><Source answer={asked.answer} prediction={asked.answer.predictions[0]!} /></>
+              : <p class="empty">{digits.loading ? "Reading the digits of the graph …" : "Draw on the board. The answer appears while you draw."}</p>}
+          </div>
+        </Card>
+        <Card title="Nearest digits" className="wide" aside={asked && <a href="#/map">Show it on the map</a>}>
+          {asked && digits.value ? (
+            <>
+              <p class="quiet small">Its neighbours: the eight digits with the smallest distance between pixels.</p>
+              <ul class="thumbs">
+                {asked.node.neighbors.map((id) => (
+                  <li key={id}><a href={nodeLink(id)} title={`Node ${id}`}><Picture pixels={digits.value!.pixelsOf(id)!} size={52} /><span>{digits.value!.labels[digits.value!.ids.indexOf(id)] ?? "?"}</span><span class="hidden">, node {id}</span></a></li>
+                ))}
+              </ul>
+              <Commit node={asked.node} suggested={nextId([...digits.value.ids, ...added])} onCommitted={(id) => { Digits.forget(); setAdded([...added, id]); }} />
+            </>
+          ) : <p class="empty">The neighbours of your drawing appear here.</p>}
+        </Card>
+      </div>
+      {asked && <Why node={asked.node} prediction={asked.answer.predictions[0]!} />}
     </div>
   );
 }
@@ -211,18 +215,21 @@ function New() {
     }
   };
   return (
-    <div class="columns ask">
-      <Card title="New node">
-        <form onSubmit={ask} class="stack">
-          <FeatureForm form={form} onChange={setForm} />
-          <label for="neighbors">Neighbours: ids of nodes, separated by commas</label>
-          <input id="neighbors" value={neighbors} onInput={(event) => setNeighbors(event.currentTarget.value)} autocomplete="off" spellcheck={false} />
-          <button type="submit" class="primary">Ask</button>
-        </form>
-      </Card>
-      <AnswerCard answer={answer} error={error}>
-        {node && <Commit node={node} suggested="" />}
-      </AnswerCard>
+    <div class="sections">
+      <div class="columns ask">
+        <Card title="New node">
+          <form onSubmit={ask} class="stack">
+            <FeatureForm form={form} onChange={setForm} />
+            <label for="neighbors">Neighbours: ids of nodes, separated by commas</label>
+            <input id="neighbors" value={neighbors} onInput={(event) => setNeighbors(event.currentTarget.value)} autocomplete="off" spellcheck={false} />
+            <button type="submit" class="primary">Ask</button>
+          </form>
+        </Card>
+        <AnswerCard answer={answer} error={error}>
+          {node && <Commit node={node} suggested="" />}
+        </AnswerCard>
+      </div>
+      {answer && node && <Why node={node} prediction={answer.predictions[0]!} />}
     </div>
   );
 }
