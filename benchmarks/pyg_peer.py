@@ -70,7 +70,7 @@ class Pair:
         return self._epoch(self.theirs, lambda nodes: forward()[nodes])
 
     def our_epoch(self) -> Run:
-        """The same, as in `training.fit.loop`."""
+        """The same for our model, with the calls of `training.fit.loop`."""
         inputs = self.ours.prepare(self.graph)
         return self._epoch(self.ours, lambda nodes: F.log_softmax(self.ours(inputs, nodes), dim=-1))
 

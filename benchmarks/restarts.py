@@ -46,7 +46,7 @@ class Client(threading.Thread):
         self._connection.close()
 
     def _ask(self) -> None:
-        if self._connection.sock is None:  # new, lost, or closed after a response with "connection: close"
+        if self._connection.sock is None:  # first request, lost request, or a response with "connection: close"
             self._connection.connect()
         self.sent += 1
         try:

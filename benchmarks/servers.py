@@ -29,11 +29,13 @@ CONNECTIONS, ROUNDS, SECONDS, WARMUP_SECONDS = 16, 7, 1.5, 0.5
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a server expects the question of a `/predict` body, and where its response has the probabilities."""
+    """The protocol of one server: its path, its form of a `/predict` body, and its form of the probabilities."""
 
     path: str
     body: Callable[[bytes], bytes]
+    """Converts a `/predict` body to that of the server."""
     probabilities: Callable[[bytes], np.ndarray]
+    """Reads the probabilities from a response."""
 
 
 def _read_probabilities(answer: bytes) -> np.ndarray:
@@ -89,7 +91,8 @@ def running(
     """Starts a server and discards its log.
 
     Args:
-        own_session: Linux gives every session the same share of the processors, whatever number of processes it has.
+        own_session: start the server in a new session. Linux divides the processors evenly between sessions, so the number
+            of processes of a server does not change its share. False: the server shares that of this process.
         limit: called in the new process before the program starts.
     """
     environ = environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -107,7 +110,7 @@ def running(
 def service(
     store: str, own_session: bool = True, protocol: str = "", limit: Callable[[], None] | None = None, **settings: str
 ) -> AbstractContextManager[Server]:
-    """`sgf-serve` with its defaults, except for the cache, which would answer instead of the engine.
+    """`sgf-serve` with its defaults, except that the cache is off: it would answer instead of the engine.
 
     Args:
         protocol: MODULE:CLASS of an HTTP protocol to use in place of the service's own.

@@ -38,19 +38,19 @@ def main() -> None:
             closed(server.port, new, CALLERS, 2.0)
             print("| load | in flight (mean) | CPU | p50 | p99 |\n|---|---|---|---|---|")
             for rate in (200, 500, 1000):
-                row(f"{rate:,} new nodes a second", server, new, rate)
-            row(f"{CALLERS} callers without a pause", server, new)
-            row("1,000 requests a second for known nodes", server, known, 1000)
-            row(f"{CALLERS} callers without a pause, known nodes", server, known)
-            one_worker = memory(server.pid)
+                print_row(f"{rate:,} new nodes a second", server, new, rate)
+            print_row(f"{CALLERS} callers without a pause", server, new)
+            print_row("1,000 requests a second for known nodes", server, known, 1000)
+            print_row(f"{CALLERS} callers without a pause, known nodes", server, known)
+            one_worker = describe_memory(server.pid)
         with service(store, workers="2") as server:
             closed(server.port, server.requests(new_digits()), CALLERS, SECONDS)
-            workers = [memory(pid) for pid in descendants(server.pid)]
+            workers = [describe_memory(pid) for pid in descendants(server.pid)]
     print(f"one worker: {one_worker}; with SGF_WORKERS=2, each process: {', '.join(workers)}")
     print(f"training the demo: peak {peak / 1e6:.0f} MB")
 
 
-def row(claim: str, server: Server, requests: Bodies, rate: float | None = None) -> None:
+def print_row(claim: str, server: Server, requests: Bodies, rate: float | None = None) -> None:
     """Prints the figures of a run at this rate, or of a closed loop."""
     before = server.cpu_seconds()
     with sampled_queue_depth(server.port) as depths:
@@ -85,8 +85,8 @@ def sampled_queue_depth(port: int) -> Iterator[list[float]]:
         thread.join()
 
 
-def memory(pid: int) -> str:
-    return f"{status('RssAnon', pid) / 1e6:.0f} MB of its own, {status('VmRSS', pid) / 1e6:.0f} MB with what it maps"
+def describe_memory(pid: int) -> str:
+    return f"{status('RssAnon', pid) / 1e6:.0f} MB private, {status('VmRSS', pid) / 1e6:.0f} MB with mapped files"
 
 
 def new_digits() -> Bodies:

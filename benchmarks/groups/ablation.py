@@ -1,9 +1,11 @@
 """What each part of service/http/protocol.py contributes: all parts, all but one, and uvicorn's own protocol, in turns.
 
-queue           requests wait or are refused before they become tasks: useful answers at twice the capacity
-one packet      head and body of a response in one packet: answers per second in a closed loop
-timers          time limits for heads and bodies: connections that silent clients still hold after the limit
-last request    after SIGTERM a kept connection may send one more request: requests without an answer over restarts
+part            what it does                                          what is measured without it
+queue           holds or refuses requests before they become tasks    useful answers at twice the capacity
+one packet      sends head and body of a response in one packet       answers per second in a closed loop
+timers          limits the time for heads and bodies                  connections that silent clients hold after the limit
+last request    after SIGTERM, answers one more request of a kept     requests without an answer over restarts
+                connection
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from tests.service.redis_server import RedisServer
 
 CACHE_BYTES = str(64 * 2**20)
 TOO_FEW_BYTES = str(2**20)
-"""Too small for MANY questions in turn: the cache has always evicted the question that comes next."""
+"""Less than MANY answers: when a question comes again in its turn, the cache has already evicted its answer."""
 MANY = 10_000
 
 

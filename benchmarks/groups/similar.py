@@ -1,4 +1,4 @@
-"""Similar nodes over HTTP: the recall of the index, and the latency beside that of an exact answer for the same new nodes.
+"""Similar nodes over HTTP: the recall of the index, and the latency, compared with that of /predict for the same new nodes.
 
 python -m benchmarks.groups.similar [NODES]      by default a million
 
@@ -29,6 +29,8 @@ from sgformer.nearest.scan import nearest
 NODES, TRAINING_NODES, CLASSES, EPOCHS = 1_000_000, 10_000, 40, 60
 K, QUERIES, NEIGHBORS, ROUNDS, SECONDS = 10, 200, 10, 7, 1.5
 MIN_RECALL, MAX_RATIO = 0.99, 5.0
+ROUNDING = 2e-6
+"""Allowed difference of a similarity between the service and the scan: the rounding of float32."""
 
 
 def similar(nodes: int = NODES) -> list[Result]:
@@ -53,9 +55,10 @@ def similar(nodes: int = NODES) -> list[Result]:
 
 def class_graph(nodes: int, seed: int) -> tuple[Graph, np.ndarray]:
     """Features around the centre of a class, and four of five edges within the class."""
-    rng, centres = np.random.default_rng(seed), np.random.default_rng(7)
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(7).normal(size=(CLASSES, FEATURES))  # the same for every graph
     labels = np.sort(rng.integers(0, CLASSES, nodes))
-    features = centres.normal(size=(CLASSES, FEATURES)).astype(np.float32)[labels]
+    features = centres.astype(np.float32)[labels]
     features += rng.standard_normal((nodes, FEATURES), dtype=np.float32)
     starts = np.searchsorted(labels, np.arange(CLASSES + 1))
     left = rng.integers(0, nodes, 5 * nodes)
@@ -68,11 +71,8 @@ def _publish(root: str, nodes: int) -> None:
     torch.manual_seed(0)
     small, labels = class_graph(TRAINING_NODES, seed=0)
     model = SGFormer(ModelConfig(in_features=FEATURES, out_features=CLASSES, hidden=64, layers=2))
-    optimizer, inputs, targets = (
-        torch.optim.Adam(model.parameters(), lr=0.01),
-        model.prepare(small),
-        torch.from_numpy(labels),
-    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    inputs, targets = model.prepare(small), torch.from_numpy(labels)
     for _ in range(EPOCHS):
         model.train()
         optimizer.zero_grad()
@@ -88,14 +88,14 @@ def _recall(server: Server, root: Path, nodes: int) -> float:
         print("index:", (snapshot.manifest.embeddings or {})["index"], flush=True)
         rows = np.arange(QUERIES) * nodes // QUERIES
         stored = np.asarray(snapshot.unit_embeddings)
-        least = nearest(stored, stored[rows], K + 1).similarities[:, -1]
+        least = nearest(stored, stored[rows], K + 1).similarities[:, -1]  # K + 1: a node finds itself, /similar omits it
     connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
     hits = 0
     for row, limit in zip(rows.tolist(), least, strict=True):
         body = json.dumps({"nodes": [row], "k": K})
         connection.request("POST", "/similar", body, {"content-type": "application/json"})
         answer = json.loads(connection.getresponse().read())
-        hits += sum(entry["similarity"] >= limit - 2e-6 for entry in answer["results"][0]["neighbors"])
+        hits += sum(entry["similarity"] >= limit - ROUNDING for entry in answer["results"][0]["neighbors"])
     connection.close()
     return hits / (QUERIES * K)
 

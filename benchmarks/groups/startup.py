@@ -47,8 +47,8 @@ def startup() -> list[Result]:
         for _ in range(ROUNDS):
             for nodes, store in stores.items():
                 start = time.perf_counter()
-                with service(store) as server:  # the block starts when the service answers a question
-                    _wait_until_ready(server.port)
+                with service(store) as server:  # returns when the service has answered a question
+                    _require_ready(server.port)
                     ready[nodes].append(time.perf_counter() - start)
                     for bodies in (known_nodes(100), new_nodes(nodes)):
                         closed(server.port, server.requests(bodies), 16, 0.5)
@@ -60,7 +60,7 @@ def startup() -> list[Result]:
     return [
         Result(f"from start to ready: {sizes}", descriptions[LARGE], descriptions[SMALL], ratio),
         _compare_memory(memory, LARGE, SMALL, None),
-        _compare_memory(memory, LARGER, LARGE, 1.02),  # the graph doubles: private memory must not
+        _compare_memory(memory, LARGER, LARGE, 1.02),  # private memory must not grow with the graph
     ]
 
 
@@ -79,8 +79,10 @@ def _describe_steps(runs: list[dict[str, float]]) -> str:
     return ", ".join(f"{step} {max(0.0, np.median([run[step] for run in runs])):.2f}" for step in runs[0])
 
 
-def _wait_until_ready(port: int) -> None:
+def _require_ready(port: int) -> None:
     connection = HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("GET", "/health/ready")
-    if connection.getresponse().status != 200:
-        raise SystemExit("the service answers questions, but /health/ready is not 200")
+    status_code = connection.getresponse().status
+    connection.close()
+    if status_code != 200:
+        raise SystemExit(f"the service answers questions, but /health/ready has the status {status_code}, expected 200")
