@@ -145,7 +145,7 @@ def _index_type(count: int) -> str:
 
 
 def state_names(config: ModelConfig) -> list[str]:
-    """Returns the names that `sgformer.summarize` gives its arrays. If the GCN reads Z0, `inputs` is also its layer 0."""
+    """Returns the names that `sgformer.summarize` gives its arrays. If the GCN reads Z0, layer 0 is `inputs`."""
     first = 1 if config.gnn_input == "shared" else 0
     layers = [f"layer_{number}" for number in range(first, config.layers + 1)]
     return ["inputs", *layers, *(f"aggregate_{number}" for number in range(1, config.layers))]

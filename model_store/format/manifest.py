@@ -60,7 +60,7 @@ _COPIED_KEYS = (
     *("format", "created", "dataset", "training", "scores", "probe_tolerance", "onnx", "libraries"),
     *("reading", "live", "embeddings"),
 )
-"""Keys of the JSON object that are fields of `Manifest` as they are."""
+"""Keys of the JSON object whose values are fields of `Manifest` without a conversion."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Manifest:
         try:
             # The hash is checked first, so damage is reported as such; only a forged manifest fails the later checks.
             actual_hash = _content_hash(content)
-        except ValueError as error:  # a number beyond all floats, or a lone surrogate
+        except ValueError as error:  # a number that overflows float64, or a lone surrogate
             raise SnapshotError(MANIFEST, f"is not JSON that could be written again: {error}") from error
         _require(stated_hash == actual_hash, "its snapshot hash is not that of its content: it was changed after publishing")
         _check_values(content)
@@ -166,7 +166,7 @@ class Manifest:
         states, classes = content["states"], content["classes"]
         content = dict.fromkeys(_TYPES_SINCE_FORMAT_3 | _TYPES_SINCE_FORMAT_4) | content
         entries, columns = content["feature_entries"], content["features"]
-        lists = _checked_lists(content["embeddings"])
+        lists = _checked_list_count(content["embeddings"])
         sizes = Sizes(content["nodes"], 2 * content["edges"], states["dtype"], content["node_ids"], entries, lists)
         try:
             config = ModelConfig.from_dict(content["config"])
@@ -265,8 +265,8 @@ def _check_file_names(names: set[str], config: ModelConfig, sizes: Sizes) -> Non
     _require(not unknown, f"lists unknown files: {_shorten(unknown)}")
 
 
-def _checked_lists(content: Any) -> int | None:
-    """The number of lists of the index of similar nodes."""
+def _checked_list_count(content: Any) -> int | None:
+    """The number of lists of the index of similar nodes; None if there is no index."""
     if content is None:
         return None
     _check_object(content, _EMBEDDINGS_TYPES, "embeddings")
@@ -282,7 +282,8 @@ def _checked_lists(content: Any) -> int | None:
 def _check_embeddings(content: Any, files: set[str], width: int) -> None:
     listed = files & {UNIT_EMBEDDINGS, MAP, CENTROIDS, LIST_STARTS, LIST_ROWS}
     expected = 0 if content is None else 2 if content["index"] is None else 5
-    _require(len(listed) == expected, f"embeddings and the files {_shorten(sorted(listed))} disagree")
+    names = _shorten(sorted(listed)) or "none"
+    _require(len(listed) == expected, f"lists {len(listed)} files of embeddings ({names}), expected {expected}")
     if content is None:
         return
     map_facts = content["map"]
@@ -290,8 +291,9 @@ def _check_embeddings(content: Any, files: set[str], width: int) -> None:
     lists = map_facts["mean"], map_facts["explained"], *map_facts["components"]
     are_numbers = all(isinstance(row, list) and all(isinstance(value, float) for value in row) for row in lists)
     _require(are_numbers, "embeddings map has an entry that is not a list of floats")
-    lengths = [len(row) for row in lists]
-    _require(lengths == [width, 2, width, width], f"embeddings map has lists of {lengths}, expected mean, 2, components")
+    lengths, expected_lengths = [len(row) for row in lists], [width, 2, width, width]
+    names = "mean, explained and components"
+    _require(lengths == expected_lengths, f"embeddings map: {names} have {lengths} numbers, expected {expected_lengths}")
 
 
 def _shorten(names: list[str]) -> str:

@@ -1,7 +1,7 @@
 """Graphs of other Python libraries as the arrays of `graph.npz`: PyTorch Geometric's `Data`, NetworkX, and edge lists.
 
-Nothing is dropped in silence: directions and repeats of edges are kept in the file, where `sgf-train check` counts them, and
-weights of edges, which the model does not use, are refused.
+Nothing is dropped silently: the file keeps directions and repeats of edges, which `sgf-train check` counts. Weights of edges
+are refused, because the model does not use them.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ def save_graph(
     """Writes a graph as `graph.npz`, which `sgf-train --data` reads.
 
     Args:
-        graph: PyTorch Geometric's `Data`, a graph of NetworkX, or a (2, E) array of edges. The edges of an array are row
-            numbers, or if `node_ids` is given, ids.
-        x: the features: an (N, D) array or scipy sparse matrix; for NetworkX also a list of node attributes.
-        y: the labels (docs/own_data.md), or texts, with None for no label; for NetworkX also the name of a node attribute.
+        path: the file to write, which must end in .npz.
+        graph: PyTorch Geometric's `Data`, a graph of NetworkX, or a (2, E) array of edges. The array has row numbers, or
+            ids if `node_ids` is given.
+        x: the features: an (N, D) array or scipy sparse matrix; for NetworkX also a list of names of node attributes.
+        y: the labels: numbers as in docs/own_data.md, or a list of class names in which None means no label; for NetworkX
+            also the name of a node attribute.
         node_ids: one id per node, strings or whole numbers; by default the nodes of NetworkX, else row numbers.
-        class_names: by default, of labels that are text, these texts.
-        split: 0 (train), 1 (validation), 2 (test) or -1 per node. The masks of a `Data` are used by default.
+        class_names: the names of classes 0, 1, ...; by default, if the labels are texts, the different texts in order.
+        split: per node 0 (train), 1 (validation), 2 (test) or -1 (none); by default the masks of a `Data`.
 
     Raises:
         DataError: says what was found and what was expected; no file is written.
@@ -89,7 +91,7 @@ def pyg_arrays(data: Any) -> Arrays:
             if name != "y" and arrays[name].ndim == 2:
                 raise DataError(f"{name} has {array.shape[1]} columns: choose a split, data.{name} = data.{name}[:, 0]")
     if not arrays.keys() & {"x", "x_shape", "y"}:
-        arrays["node_ids"] = np.arange(int(data.num_nodes))  # the number of nodes
+        arrays["node_ids"] = np.arange(int(data.num_nodes))  # no other array has the number of nodes
     return arrays
 
 
@@ -151,7 +153,7 @@ def _labels(y: Any, class_names: list[str] | None) -> Arrays:
 
 
 def _label_arrays(labels: list[Any], subject: str, class_names: list[str] | None) -> Arrays:
-    """Numbers as they are, and texts as classes, in the order of `class_names` or else sorted; None is no label."""
+    """Labels as `y`. Texts become classes, numbered in the order of `class_names`, by default sorted. None is no label."""
     types = {type(label) for label in labels if label is not None}
     if types == {str}:
         names = class_names or sorted({label for label in labels if label is not None})

@@ -61,7 +61,7 @@ class GraphFolder:
             raise DataError(f"{path.name}: {error}") from error
         except OSError as error:
             raise DataError(f"{path.name} cannot be read: {error.strerror or error}") from error
-        return cls(path, manifest, {name: _for_ranges(array) for name, array in arrays.items()})
+        return cls(path, manifest, {name: _with_read_ahead(array) for name, array in arrays.items()})
 
     @property
     def graph(self) -> Graph:
@@ -131,8 +131,8 @@ def _check_content(arrays: dict[str, NDArray[Any]], manifest: GraphManifest) -> 
         raise DataError(f"{SPLIT} holds a part other than 0 (training), 1 (validation), 2 (test) and -1 (none)")
 
 
-def _for_ranges(array: NDArray[Any]) -> NDArray[Any]:
-    """With the usual read-ahead: training and the full forward read ranges of rows, or most rows in ascending order."""
+def _with_read_ahead(array: NDArray[Any]) -> NDArray[Any]:
+    """Restores the read-ahead of the kernel: training and the full forward read most rows, in ascending order."""
     pages: Any = array.base
     if isinstance(pages, mmap.mmap):  # an empty array is not mapped
         pages.madvise(mmap.MADV_NORMAL)

@@ -72,6 +72,7 @@ class GraphManifest:
     arrays: Mapping[str, ArrayEntry]
     """By file name."""
     given: EdgeListCounts
+    """Counts of the imported edge list, before it was made undirected."""
     task: Task | None
     """None if there are no labels."""
     classes: tuple[str, ...] | None
