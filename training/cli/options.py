@@ -54,7 +54,10 @@ SETTINGS: dict[str, tuple[str, str]] = {
 """Settings that a recipe may set and a flag may override: flag, help."""
 DATASET_HELP = f"one of {', '.join(dataset_descriptions())}"
 ACTIVATE_HELP = "make the new version live: always (also if no value is given), or if_better than the live version"
-KEEP_HELP = "remove older versions, but not the newest N, the live one and the roll-back target (default: keep all)"
+KEEP_HELP = (
+    "remove older versions, but not the newest N, the live one and the roll-back target (default: remove only versions that "
+    "--activate if_better did not activate)"
+)
 DATA_HELP = "graph.npz, or folder of CSV or parquet files, or graph folder (sgf-train import)"
 LIVE_HELP = "; or live: the graph of the live version with all changes since"
 TABLES = "your own tables (default: columns are detected, or read as for the live version of the model)"

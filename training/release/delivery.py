@@ -31,7 +31,8 @@ def deliver(
     Args:
         judge: compares the new version with the live one.
         discard_changes: as for `ModelVersions.activate`.
-        keep: remove all but the newest `keep` versions, the live version and the roll-back target.
+        keep: remove all but the newest `keep` versions, the live version and the roll-back target. Earlier versions that
+            `if_better` did not activate are removed in any case.
 
     Raises:
         StoreError: the probes of the new version fail, or the live version cannot be read.
