@@ -86,7 +86,7 @@ screens: .venv/.installed  ## take the pictures in docs/screens again; needs Chr
 	PYTHONPATH=. $(BIN)/python docs/screens/make.py
 
 bench: .venv/.installed  ## measure, compared with other libraries and minimal implementations: docs/benchmarks.md and .json (GROUP=model_store: only this group)
-	$(BIN)/python -m benchmarks $(or $(GROUP),$(ROOM))
+	$(BIN)/python -m benchmarks $(GROUP)
 
 clean:  ## remove the environment and everything generated
 	rm -rf .venv var build .coverage *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
