@@ -1,6 +1,6 @@
-"""The commands of the pages, and the shell that they are run in.
+"""The commands of the documentation pages, and the shell that runs them.
 
-A command stands in a fenced `sh` block, and what is run is what stands there: comments, line breaks and all.
+A command is in a fenced `sh` block. It runs unchanged, with its comments and line breaks.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def commands_of(root: Path, page: str) -> list[Command]:
 
 
 def split(block: str) -> list[str]:
-    """Its commands: a line, or several where a quote is open or a backslash ends one."""
-    found, begun = [], ""
+    """The commands of a block. A command has several lines if a quote is open or a backslash ends the line."""
+    commands, begun = [], ""
     for line in block.splitlines():
         begun += line
         try:
@@ -56,14 +56,14 @@ def split(block: str) -> list[str]:
             begun += "\n"
             continue
         if words:
-            found.append(begun)
+            commands.append(begun)
         begun = ""
-    assert not begun, f"it does not end: {begun}"
-    return found
+    assert not begun, f"a command does not end: {begun}"
+    return commands
 
 
 def trailing_prose(command: str) -> str | None:
-    """What stands behind a gap, outside of quotes and comments: a shell takes it for arguments."""
+    """The text after two or more spaces, outside of quotes and comments, which the shell would read as arguments."""
     bare = re.sub(r"\s*\\\n\s*", " ", command)
     bare = re.sub(r"'[^']*'|\"[^\"]*\"", "''", bare)
     gap = re.search(r"\S\s{2,}(\S.*)", re.sub(r"(^|\s)#.*", "", bare))
@@ -71,21 +71,21 @@ def trailing_prose(command: str) -> str | None:
 
 
 class Shell:
-    """One bash in a folder, for one page: what a command exports or starts is there for the next one.
+    """A bash process in a folder, for one page: what a command exports or starts remains for the next command.
 
-    Whoever makes one has to close it: that ends everything that was started in it.
+    The caller must close it, which ends every process that was started in it.
     """
 
     def __init__(self, folder: Path, port: int, **environ: str) -> None:
-        """Port 8000 of the pages is `port` here; of the settings and programs of whoever runs the tests, it has none."""
+        """Port 8000 of the pages is `port` here. The SGF_* settings and the environment of the test run are removed."""
         self.folder, self.port = folder, port
         self.files = folder / "shell"
         self.files.mkdir(parents=True)
         curl = ("fail-with-body", "silent", "show-error", f'connect-to = "localhost:8000:127.0.0.1:{port}"')
         (self.files / ".curlrc").write_text("\n".join(curl))
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SGF_", "VIRTUAL_ENV"))}
-        own = Path(sys.executable).parent
-        kept["PATH"] = ":".join(one for one in kept["PATH"].split(":") if Path(one) != own)
+        programs = Path(sys.executable).parent
+        kept["PATH"] = ":".join(part for part in kept["PATH"].split(":") if Path(part) != programs)
         self._bash = subprocess.Popen(
             ["/bin/bash", "--noprofile", "--norc"],
             stdin=subprocess.PIPE,
@@ -95,24 +95,24 @@ class Shell:
             start_new_session=True,
         )
         self._count, self._serving = 0, 0
-        self._feed("set -m")  # what goes to the background is a process group of its own
+        self._feed("set -m")  # every background command gets a process group of its own
 
     def run(self, command: str, seconds: float = 300, fails: bool = False) -> str:
-        """Its output. Raises AssertionError with everything it said where it fails, or does not if `fails`."""
+        """Returns the output. Raises AssertionError with it if the command fails, or if `fails` and it does not."""
         self._count += 1
         code, out, err = (self.files / f"{self._count}.{kind}" for kind in ("code", "out", "err"))
         self._feed(f"{{ {command}\n}} </dev/null >{out} 2>{err}; echo $? >{code}")
         end = time.monotonic() + seconds
         while not (code.exists() and code.read_text().endswith("\n")):
-            assert self._bash.poll() is None, f"{command}\nended the shell: {_said(out, err)}"
-            assert time.monotonic() < end, f"{command}\ntook more than {seconds} s: {_said(out, err)}"
+            assert self._bash.poll() is None, f"{command}\nended the shell: {_output(out, err)}"
+            assert time.monotonic() < end, f"{command}\ntook more than {seconds} s: {_output(out, err)}"
             time.sleep(0.01)
         did = "did not fail: 0\n" if fails else f"failed with {code.read_text()}"
-        assert (code.read_text() != "0\n") == fails, f"{command}\n{did}{_said(out, err)}"
+        assert (code.read_text() != "0\n") == fails, f"{command}\n{did}{_output(out, err)}"
         return out.read_text()
 
     def serve(self, command: str) -> None:
-        """In the background, as in a terminal of its own, until `stop_serving`."""
+        """Runs a command in the background until `stop_serving`."""
         self.stop_serving()
         log = self.files / "serving.log"
         self._serving = int(self.run(f"{{ {command}\n}} >{log} 2>&1 & echo $!"))
@@ -128,11 +128,11 @@ class Shell:
             with suppress(ProcessLookupError):
                 os.killpg(self._serving, signal.SIGTERM)
             _wait_for_the_end(group=self._serving, seconds=30)
-            assert not self.serves(), f"it did not end: {self.log()}"
+            assert not self.serves(), f"the service did not end: {self.log()}"
             self._serving = 0
 
     def close(self) -> None:
-        """A retraining outlives its service: every process of the session is ended, not only what the page started."""
+        """Ends every process of the session: a retraining continues after the end of its service."""
         for sign in (signal.SIGTERM, signal.SIGKILL):
             for process in _living(session=self._bash.pid):
                 with suppress(ProcessLookupError):
@@ -146,19 +146,19 @@ class Shell:
         self._bash.stdin.flush()
 
 
-def _said(*files: Path) -> str:
+def _output(*files: Path) -> str:
     return "\n".join(file.read_text()[-6000:] for file in files if file.exists())
 
 
 def _living(session: int | None = None, group: int | None = None) -> list[int]:
-    """The processes of one session or group; not one that has ended and that nobody has asked about (Z)."""
-    found = []
+    """The running processes of a session or a group, without zombies (Z)."""
+    processes = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             state, _parent, its_group, its_session, *_ = stat.read_text().rpartition(")")[2].split()
             if state != "Z" and (int(its_session) == session or int(its_group) == group):
-                found.append(int(stat.parent.name))
-    return found
+                processes.append(int(stat.parent.name))
+    return processes
 
 
 def _wait_for_the_end(session: int | None = None, group: int | None = None, seconds: float = 10) -> None:

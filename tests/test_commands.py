@@ -1,10 +1,10 @@
-"""A stranger's path: a clone, and then every command of the README and of the pages.
+"""Runs every command of the README and of the pages, as a new user does in a fresh clone.
 
-`make test` runs the pages that a new user reads first; `make verify-pages`, which the gate also calls, runs every page. Each
-page has a clone and a shell of its own, in which its commands run in their order, as they stand there; its Python runs there
-too. A page that asks a service and starts none begins as operations.md does. What cannot run here stands in NOT_RUN,
-with the reason. Three things are not as at a reader's: the service has a port of its own (the shell's curl knows it), a
-search has two trials (CHANGED), and what serves goes to the background, as into a second terminal.
+`make test` runs the pages in ALWAYS; `make verify-pages`, which the gate also calls, runs every page. Each page has a clone
+and a shell of its own. The commands and the Python of the page run there in their order, unchanged. If a page sends requests
+but starts no service, the first commands of operations.md run before it. NOT_RUN lists the commands that cannot run in this
+test, with the reasons. Three things differ from what a reader does: the service listens on a free port, to which the curl of
+the shell connects; a search has two trials (CHANGED); commands that serve run in the background, not in a second terminal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ ROOT = Path(__file__).parent.parent
 FIRST = ("README.md", "docs/index.md", "deploy/README.md")
 ALWAYS = ("README.md", "docs/tutorial.md")
 PAGES = (*FIRST, *sorted({f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - set(FIRST)))
-BEGINNING = "docs/operations.md"
+START_PAGE = "docs/operations.md"
+"""Its first commands start the service, for pages that send requests but start none."""
 NOT_RUN = {
     r"(SGF_\w+=\S+ )?docker ": "no Docker engine here; `make verify-deploy` builds the images and runs them",
     r"(?s)kubectl |kind |helm |.*\| kubectl ": "no cluster here; tests/deploy builds every overlay and checks it",
@@ -44,7 +45,7 @@ NOT_RUN = {
     r"sgf-train tune .*--trials 50": "50 trials take minutes; the same command runs above with fewer",
 }
 SERVES = re.compile(r"(make run|sgf-serve(?! --(check|table|help)))(?!.*&$)")
-"""Goes on until it is stopped."""
+"""Commands that run until they are stopped."""
 CHANGED = {r" --port 8080\b": "", r"^sgf-train tune": "sgf-train tune --trials 2 --epochs 3"}
 ANSWERS = {
     r"curl .*/events": r'event: epoch(.|\n)*event: end\n.*"state":"succeeded"',
@@ -53,38 +54,38 @@ ANSWERS = {
     r"curl .*/models/rollback": r'"live":1,"before":2',
     r"curl .*/admin/jobs -H": r'"state":"(queued|running|succeeded)"',
 }
-"""Of commands whose answers the pages tell in words; where JSON follows a command, that is compared."""
-ROUGHLY, ANY_ID = 0.05, ("snapshot", "job")
-"""Training ends elsewhere on another processor: how far a shown probability may be off, and what is different each time."""
+"""Patterns for the answers of commands whose answers a page describes in words. JSON below a command is compared instead."""
+TOLERANCE, RANDOM_KEYS = 0.05, ("snapshot", "job")
+"""Training gives other weights on another processor: the allowed difference of a number, and keys with other values."""
 FAILURE = r'\{"error"|training would be refused'
-"""How what a command says begins, where the page shows a mistake."""
+"""The beginning of the shown output of a command that must fail."""
 VARYING = r"\d+\.\d+ s\b|epoch \d+ of \d+"
 
-LEISURELY = {"OMP_NUM_THREADS": "1", "SGF_MAX_LAG_SECONDS": "30", "SGF_DEADLINE_SECONDS": "20"}
-"""Two test workers on two cores: threads that wait for each other take minutes, and a worker of the service may run late."""
+SLOW_MACHINE = {"OMP_NUM_THREADS": "1", "SGF_DEADLINE_SECONDS": "20"}
+"""For two test workers on two cores: threads that wait for each other take minutes, and answers of the service are late."""
 
 
 class Step(NamedTuple):
     language: str
     text: str
     shown: str = ""
-    """The JSON or the output that stands below it."""
+    """The JSON or the output that the page shows below it."""
 
 
 def every_command() -> list[Command]:
-    return [one for page in PAGES for one in commands_of(ROOT, page)]
+    return [command for page in PAGES for command in commands_of(ROOT, page)]
 
 
 def matching(text: str, table: dict[str, str]) -> str | None:
     return next((value for pattern, value in table.items() if re.match(pattern, text)), None)
 
 
-def why_not(text: str) -> str | None:
+def reason_not_to_run(text: str) -> str | None:
     return matching(text, NOT_RUN)
 
 
 def steps_of(page: str) -> list[Step]:
-    """What a reader of this page does. Its Python is one program, which runs where the last piece of it stands."""
+    """The steps of a page. All Python blocks of a page are one program, which runs at the place of the last block."""
     blocks = blocks_of(ROOT, page)
     python = [number for number, block in enumerate(blocks) if block.language == "python"]
     steps: list[Step] = []
@@ -94,18 +95,18 @@ def steps_of(page: str) -> list[Step]:
         elif block.language in ("json", "output"):
             steps[-1] = steps[-1]._replace(shown=block.text)
         elif python and number == python[-1]:
-            steps.append(Step("python", "\n".join(blocks[one].text for one in python)))
-    steps = [one for one in steps if why_not(one.text) is None]
-    told = "\n".join(one.text for one in steps)
-    if ":8000" in told and "make run" not in told and not any(SERVES.match(one.text) for one in steps):
-        beginning = next(block for block in blocks_of(ROOT, BEGINNING) if block.language == "sh")
-        return [*(Step("sh", text) for text in split(beginning.text)), *steps]
+            steps.append(Step("python", "\n".join(blocks[place].text for place in python)))
+    steps = [step for step in steps if reason_not_to_run(step.text) is None]
+    page_text = "\n".join(step.text for step in steps)
+    if ":8000" in page_text and "make run" not in page_text and not any(SERVES.match(step.text) for step in steps):
+        start = next(block for block in blocks_of(ROOT, START_PAGE) if block.language == "sh")
+        return [*(Step("sh", text) for text in split(start.text)), *steps]
     return steps
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store after `make run`, for all pages but the README, which makes it."""
+    """The store after `make run`, for all pages except the README, whose commands create it."""
     folder = tmp_path_factory.mktemp("demo")
     assert install_demo(folder / "models")
     return folder
@@ -113,7 +114,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    """In a clone, beside the one environment."""
+    """A shell in a clone that shares the environment of this test."""
     clone = tmp_path / "clone"
     for name in run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).stdout.splitlines():
         if (ROOT / name).exists():
@@ -121,9 +122,9 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
             shutil.copy2(ROOT / name, clone / name)
     (clone / ".venv").symlink_to(Path(sys.prefix))
     for name in ("pyproject.toml", "constraints.txt"):
-        os.utime(clone / name, (0, 0))  # older than the environment, which is the one that runs this test
+        os.utime(clone / name, (0, 0))  # older than the environment: make does not build it again
     write_folder(clone / "my_graph", "csv")
-    with closing(Shell(clone, free_port(), **LEISURELY)) as shell:
+    with closing(Shell(clone, free_port(), **SLOW_MACHINE)) as shell:
         yield shell
 
 
@@ -134,29 +135,32 @@ def test_every_command_of_a_page_does_what_it_says(page: str, shell: Shell, demo
     if page != "README.md":
         shutil.copytree(demo, shell.folder / "var")
     for step in steps_of(page):
-        carried_out(step, shell)
+        run_step(step, shell)
 
 
-@pytest.mark.parametrize("reason", sorted({why for one in every_command() if (why := why_not(one.text))}))
-def test_what_cannot_run_here_is_told(reason: str) -> None:
-    pages = [f"{one.page}: {one.text}" for one in every_command() if why_not(one.text) == reason]
+@pytest.mark.parametrize(
+    "reason", sorted({reason for command in every_command() if (reason := reason_not_to_run(command.text))})
+)
+def test_commands_that_cannot_run_are_reported(reason: str) -> None:
+    commands = [command for command in every_command() if reason_not_to_run(command.text) == reason]
+    pages = [f"{command.page}: {command.text}" for command in commands]
     pytest.skip(f"NOT RUN: {reason}: {'; '.join(pages)}")
 
 
-def carried_out(step: Step, shell: Shell) -> None:
-    """Raises AssertionError with everything it said."""
+def run_step(step: Step, shell: Shell) -> None:
+    """Raises AssertionError with the whole output of the command."""
     command = step.text
-    for pattern, instead in CHANGED.items():
-        command = re.sub(pattern, instead, command)
+    for pattern, replacement in CHANGED.items():
+        command = re.sub(pattern, replacement, command)
     if step.language == "python":
-        printed(step.text, shell)
+        run_python(step.text, shell)
     elif SERVES.match(command):
         shell.serve(command)
         until(lambda: is_ready(shell.port) or not shell.serves(), seconds=120)
         assert shell.serves(), f"{command}\nended: {shell.log()}"
     else:
         if command.startswith("make run"):
-            shell.stop_serving()  # the page says so
+            shell.stop_serving()  # as the page says
         answer = shell.run(command, fails=re.match(FAILURE, step.shown) is not None)
         assert re.search(matching(command, ANSWERS) or "", answer), f"{command}\n{answer}"
         if step.shown.startswith("{"):
@@ -165,13 +169,13 @@ def carried_out(step: Step, shell: Shell) -> None:
             assert lines_not_in(answer, step.shown) == [], f"{command}\n{answer}"
 
 
-def printed(code: str, shell: Shell) -> None:
-    """What stands behind a line that prints is what it prints."""
+def run_python(code: str, shell: Shell) -> None:
+    """A comment behind a `print` must be the line that it prints."""
     (shell.folder / "example.py").write_text(code.replace("127.0.0.1:8000", f"127.0.0.1:{shell.port}"))
-    promised = re.findall(r"^\s*print\(.*  # (.*)$", code, re.MULTILINE)
-    assert len(promised) in (0, code.count("print("))
+    expected = re.findall(r"^\s*print\(.*  # (.*)$", code, re.MULTILINE)
+    assert len(expected) in (0, code.count("print("))
     answer = shell.run("python -W error example.py")
-    assert not promised or answer.splitlines() == promised, answer
+    assert not expected or answer.splitlines() == expected, answer
 
 
 def alike(shown: Any, got: Any, name: str = "") -> bool:
@@ -180,8 +184,8 @@ def alike(shown: Any, got: Any, name: str = "") -> bool:
     if isinstance(shown, list) and isinstance(got, list):
         return len(shown) == len(got) and all(map(alike, shown, got))
     if isinstance(shown, float):
-        return isinstance(got, float) and abs(shown - got) <= ROUGHLY
-    return bool(type(shown) is type(got) and (shown == got or (name in ANY_ID and len(shown) == len(got))))
+        return isinstance(got, float) and abs(shown - got) <= TOLERANCE
+    return bool(type(shown) is type(got) and (shown == got or (name in RANDOM_KEYS and len(shown) == len(got))))
 
 
 def lines_not_in(answer: str, shown: str) -> list[str]:
@@ -193,7 +197,7 @@ def lines_not_in(answer: str, shown: str) -> list[str]:
 def alike_lines(shown: str, got: str) -> bool:
     parts = [re.split(r"(\d+\.\d+)", re.sub(VARYING, "", line)) for line in (shown, got)]
     texts, numbers = ([part[begin::2] for part in parts] for begin in (0, 1))
-    return texts[0] == texts[1] and all(abs(float(a) - float(b)) <= ROUGHLY for a, b in zip(*numbers, strict=True))
+    return texts[0] == texts[1] and all(abs(float(a) - float(b)) <= TOLERANCE for a, b in zip(*numbers, strict=True))
 
 
 def is_ready(port: int) -> bool:
@@ -203,12 +207,9 @@ def is_ready(port: int) -> bool:
         return False
 
 
-# That the above would notice.
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_no_command_of_a_page_is_overlooked(page: str) -> None:
-    """Every block says what it is, and no command stands in an indented one or behind a prompt."""
+    """Every block has a language, and no command is in an indented block or behind a prompt."""
     text = (ROOT / page).read_text()
     assert {block.language for block in blocks_of(ROOT, page)} <= {"sh", "python", "json", "text", "output", "mermaid"}
     assert len(re.findall(r"^\s*```", text, re.MULTILINE)) == 2 * len(blocks_of(ROOT, page))
@@ -217,7 +218,7 @@ def test_no_command_of_a_page_is_overlooked(page: str) -> None:
     assert not re.findall(rf"^(?:    |\t){programs}.*", rest, re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", every_command(), ids=lambda one: f"{one.page}: {one.text[:40]}")
+@pytest.mark.parametrize("command", every_command(), ids=lambda command: f"{command.page}: {command.text[:40]}")
 def test_no_command_has_prose_behind_it(command: Command) -> None:
     assert trailing_prose(command.text) is None
 
@@ -237,21 +238,21 @@ def test_prose_behind_a_command_is_found(command: str, prose: str | None) -> Non
 
 def test_every_reason_not_to_run_is_needed() -> None:
     for pattern in NOT_RUN:
-        assert any(re.match(pattern, one.text) for one in every_command()), f"nothing begins with {pattern}"
+        assert any(re.match(pattern, command.text) for command in every_command()), f"no command matches {pattern}"
 
 
-def test_compose_commands_name_services_and_profiles_that_there_are() -> None:
-    """They do not run here; a word too many, such as prose, would be taken for a service."""
+def test_compose_commands_name_existing_services_and_profiles() -> None:
+    """These commands do not run here. Compose would take an extra word, such as prose, for a service."""
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-    profiles = {profile for one in services.values() for profile in one.get("profiles", [])}
-    texts = [re.sub(r"\s# .*", "", one.text) for one in every_command()]
+    profiles = {profile for service in services.values() for profile in service.get("profiles", [])}
+    texts = [re.sub(r"\s# .*", "", command.text) for command in every_command()]
     texts += [text for page in PAGES for text in re.findall(r"`(docker compose [^`\n]+)`", (ROOT / page).read_text())]
-    for text in (one for one in texts if "docker compose " in one):
-        _, _, said = text.partition("docker compose ")
-        assert set(re.findall(r"--profile (\S+)", said)) <= profiles, text
-        assert set(re.findall(r"--scale (\w+)=\d+", said)) <= set(services), text
-        words = [word for word in re.sub(r"--(profile|scale) \S+", "", said).split() if not word.startswith("-")]
-        named = {"up": words[1:], "exec": words[1:2], "cp": [one.partition(":")[0] for one in words if ":" in one]}
+    for text in (text for text in texts if "docker compose " in text):
+        _, _, arguments = text.partition("docker compose ")
+        assert set(re.findall(r"--profile (\S+)", arguments)) <= profiles, text
+        assert set(re.findall(r"--scale (\w+)=\d+", arguments)) <= set(services), text
+        words = [word for word in re.sub(r"--(profile|scale) \S+", "", arguments).split() if not word.startswith("-")]
+        named = {"up": words[1:], "exec": words[1:2], "cp": [word.partition(":")[0] for word in words if ":" in word]}
         assert set(named.get(words[0], [])) <= set(services), text
 
 
