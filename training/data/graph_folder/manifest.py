@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 from model_store import DataError, FeatureSchema
-from model_store.format.layout import ArraySpec
+from model_store.format.layout import ArraySpec, is_node_id_type
 from sgformer.config import Task
 from sgformer.edge_list import EdgeListCounts
 
@@ -111,13 +111,14 @@ class GraphManifest:
 
 
 def _hash(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()  # a damaged file may have a lone surrogate
 
 
 def _checked_content(text: bytes) -> dict[str, Any]:
     try:
         content = json.loads(text) if len(text) <= MAX_MANIFEST_BYTES else None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{MANIFEST} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise DataError(f"{MANIFEST} is not a JSON object of at most {MAX_MANIFEST_BYTES:,} bytes")
@@ -141,8 +142,7 @@ def _entry(name: str, fields: Any) -> ArrayEntry:
         raise DataError(f"{MANIFEST} lists the unknown array {name!a}")
     try:
         entry = ArrayEntry(**fields | {"shape": tuple(fields["shape"])})
-        is_id_type = entry.dtype == "<i8" or (entry.dtype.startswith("|S") and 1 <= int(entry.dtype[2:]) <= 256)
-        valid = entry.dtype in TYPES[name] if name in TYPES else is_id_type
+        valid = entry.dtype in TYPES[name] if name in TYPES else is_node_id_type(entry.dtype)
         whole = all(type(number) is int and number >= 0 for number in (*entry.shape, entry.size))
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise DataError(f"{MANIFEST}: {name} has wrong fields: {error}") from error

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,6 +59,30 @@ def test_a_changed_byte_is_an_error_that_names_the_file(folder: Path, name: str)
     content[len(content) // 2 if name == "graph.json" else -1] ^= 1
     path.write_bytes(content)
     with pytest.raises(DataError, match=rf"^graph: {name}"):
+        GraphFolder.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"source": "\ud800"}, "does not have its own hash"),  # JSON text may have a lone surrogate
+        ({"arrays": {"node_ids.npy": {"shape": [12], "dtype": "|S0_4", "size": 1, "sha256": ""}}}, "shape or type"),
+    ],
+)
+def test_a_changed_manifest_is_refused(folder: Path, changes: dict[str, Any], problem: str) -> None:
+    path = folder / "graph.json"
+    content = json.loads(path.read_text()) | changes
+    if "arrays" in changes:  # forged: with a hash that fits
+        del content["id"]
+        content["id"] = hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=f"^graph: graph.json.*{problem}"):
+        GraphFolder.open(folder)
+
+
+def test_a_manifest_that_is_nested_too_deeply_is_refused(folder: Path) -> None:
+    (folder / "graph.json").write_text("[" * 100_000)
+    with pytest.raises(DataError, match=r"^graph: graph.json is not JSON: maximum recursion depth exceeded"):
         GraphFolder.open(folder)
 
 
