@@ -69,7 +69,7 @@ class Progress:
             progress = cls(**json.loads(path.read_text()))
         except FileNotFoundError:
             return cls(graph)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             raise DataError(
                 f"{path.name} is not what sgf-graph wrote: restore it, or remove it to apply all lines again"
             ) from None
@@ -152,7 +152,7 @@ def _parse(line: bytes, place: str) -> list[Any]:
         return []
     try:
         content = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{place} is not JSON: {error}") from None
     if isinstance(content, dict) and "op" in content:
         return [content]

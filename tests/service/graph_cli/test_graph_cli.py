@@ -144,6 +144,7 @@ def test_errors_name_the_line_and_the_run_continues_after_a_fix(
     assert "changes.jsonl was changed: its lines up to 4" in capsys.readouterr().err
     for line, message in (
         ("{", "line 1 is not JSON"),
+        ("[" * 100_000, "line 1 is not JSON: maximum recursion depth exceeded"),
         ("[1]", "line 1: expected an operation"),
         ('{"a": 1}', "expected an op"),
     ):
