@@ -93,7 +93,7 @@ def serve(settings: Settings) -> int:
             access_log=False,
             server_header=False,
             headers=[("x-content-type-options", "nosniff")],
-            proxy_headers=False,  # no code here uses the address of a client
+            proxy_headers=False,  # the access log has the peer of the connection: clients can forge the headers of a proxy
             timeout_worker_healthcheck=SILENCE_SECONDS,
             timeout_graceful_shutdown=max(5, round(settings.deadline_seconds) + 1),
         )

@@ -33,10 +33,10 @@ class ChangeRequest(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Requests that were validated in order, each on the state that those before it lead to."""
+    """Requests that were validated in order, each against the state after the requests before it."""
 
     changes: list[Change | OperationError]
-    """For each request, what the log has to hold, or the error. A request with an error has no effect on the others."""
+    """For each request, the change to log, or the error. A request with an error has no effect on the others."""
     pending: PendingChanges
     """The effect of all valid requests together."""
 
@@ -63,7 +63,7 @@ class LiveGraph:
 
     @property
     def is_changed(self) -> bool:
-        """Whether it differs from the graph of the snapshot."""
+        """True if the graph differs from that of the snapshot."""
         return self.graph.version > 0
 
     @property
@@ -76,7 +76,7 @@ class LiveGraph:
 
     @property
     def num_rows(self) -> int:
-        """Rows of removed nodes included."""
+        """Includes the rows of removed nodes."""
         return self.graph.adjacency.num_nodes
 
     @property
@@ -103,20 +103,20 @@ class LiveGraph:
         requests = list(requests)
         draft = self.graph.draft()
         pending = PendingChanges(self, draft)
-        operations = [operation for request in requests for operation in request.operations]
-        features = iter(prepare_features(operations, self.num_features, draft.are_too_large))
+        all_operations = [operation for request in requests for operation in request.operations]
+        features = iter(prepare_features(all_operations, self.num_features, draft.are_too_large))
         changes: list[Change | OperationError] = []
         for request in requests:
             try:
-                own = list(islice(features, len(request.operations)))
-                strict, skipped = pending.add(request.operations, own, request.upsert)
-                changes.append(Change(strict, request.digest, skipped))
+                own_features = list(islice(features, len(request.operations)))
+                operations, skipped = pending.add(request.operations, own_features, request.upsert)
+                changes.append(Change(operations, request.digest, skipped))
             except OperationError as error:
                 changes.append(error)
         return Plan(changes, pending)
 
     def apply(self, pending: PendingChanges, records: Sequence[Record]) -> None:
-        """Makes planned changes, which `records` hold, and which follow the present position."""
+        """Applies planned changes. `records` are their records in the log, and must follow the current position."""
         assert records[0].sequence == self.position.sequence + 1, "records are applied in order"  # noqa: S101
         self.graph.apply(pending.changes)
         for node, row in pending.rows.items():
@@ -132,21 +132,21 @@ class LiveGraph:
         self.position = Position(records[-1].sequence, records[-1].hash)
 
     def follow(self, records: Sequence[Record]) -> None:
-        """Applies records of the log that follow the present position."""
+        """Applies records of the log, which must follow the current position."""
         if records:
             self.apply(self.read(records), records)
 
     def read(self, records: Sequence[Record]) -> PendingChanges:
-        """The effect of records that follow the present position, for `apply`. Does not change the graph."""
+        """The effect of records that follow the current position, for `apply`. Does not change the graph."""
         pending = PendingChanges(self, self.graph.draft())
         operations = [operation for record in records for operation in Change.from_payload(record.payload).operations]
         pending.add(operations, prepare_features(operations, self.num_features, None))
         return pending
 
     def what_if(self, operations: Sequence[Operation]) -> tuple[ChangingGraph, PendingChanges]:
-        """The graph after these operations, and how they name its new rows. Valid until this graph changes.
+        """Returns the graph after these operations, and their changes, which have the ids of new rows.
 
-        Raises OperationError.
+        Both are valid until this graph changes. Raises OperationError.
         """
         draft = self.graph.draft()
         pending = PendingChanges(self, draft)
@@ -161,7 +161,7 @@ class LiveGraph:
         graph, pending = self.what_if(operations)
         assumed = copy(self)
         assumed.graph = graph
-        # A removed node is looked up in the snapshot, where its row is found to be removed, or not at all.
+        # -1: `row` looks the node up in the snapshot, which either lacks it or has its row, which `graph` marks as removed.
         assumed._rows = ChainMap({node: -1 if row is None else row for node, row in pending.rows.items()}, self._rows)
         assumed._ids = ChainMap(pending.ids, self._ids)
         return assumed
