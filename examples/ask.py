@@ -8,18 +8,14 @@ from __future__ import annotations
 import asyncio
 import sys
 
-import httpx
-
 from sgformer_client import AsyncClient, Client, ServiceError, new_node
 
 
 def send_a_few(address: str) -> None:
     with Client(address) as client:
-        serving = client.models().serving
-        if serving is None:
+        if client.models().serving is None:
             sys.exit("the service has no model yet")
-        features = httpx.get(f"{address}/models/{serving.version}").json()["config"]["in_features"]
-        node = new_node("mine", [0.0] * features, neighbors=[3, 14])
+        node = new_node("mine", [0.0] * client.features().width, neighbors=[3, 14])
         answer = client.predict([0, 5], [node], top_k=2)
         print(f"{answer.model} version {answer.version}, snapshot {answer.snapshot[:12]}")
         for prediction in answer.predictions:

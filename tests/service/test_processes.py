@@ -1,4 +1,4 @@
-"""The service as a user runs it: processes, signals, metrics over workers, logs, what it loads."""
+"""The service as a user runs it: processes, signals, metrics of all workers, logs, and the modules that it loads."""
 
 from __future__ import annotations
 
@@ -56,12 +56,13 @@ def test_a_worker_on_a_cpu_loads_no_torch(store: Path) -> None:
 
 def test_metrics_add_up_over_workers(store: Path) -> None:
     with in_processes(store, workers=2) as (client, _process, _lines):
-        until(lambda: 'sgf_model_swaps_total{result="taken"} 2.0' in client.get("/metrics").text)  # both are there
+        # Wait until both workers have loaded the model.
+        until(lambda: 'sgf_model_swaps_total{result="taken"} 2.0' in client.get("/metrics").text)
         for _ in range(40):
             with httpx.Client(base_url=client.base_url, timeout=30) as fresh:  # a new connection may reach either worker
                 assert fresh.post("/predict", json={"nodes": [1]}).status_code == 200
         counted = 'sgf_requests_total{code="200",route="/predict"} 40.0'
-        until(lambda: counted in client.get("/metrics").text)  # each worker books when its heart beats
+        until(lambda: counted in client.get("/metrics").text)  # each worker writes its metrics at an interval
         for _ in range(5):
             page = client.get("/metrics").text
             assert counted in page
@@ -77,7 +78,7 @@ def test_metrics_add_up_over_workers(store: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_server_that_ends_leaves_no_folder_and_one_that_was_killed_leaves_it_to_the_next(
+def test_a_server_removes_its_metrics_folder_and_those_of_killed_servers(
     store: Path, tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -97,7 +98,7 @@ def test_a_server_that_ends_leaves_no_folder_and_one_that_was_killed_leaves_it_t
     assert list(tmp_path.glob("sgf-metrics-*")) == []
 
 
-def test_a_folder_is_left_over_when_no_process_lives_that_wrote_in_it(tmp_path: Path) -> None:
+def test_a_folder_is_removed_if_no_process_that_wrote_into_it_runs(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     dead, living = identity(ended.pid), identity(os.getpid())
     ended.communicate()
@@ -108,19 +109,19 @@ def test_a_folder_is_left_over_when_no_process_lives_that_wrote_in_it(tmp_path: 
         f"sgf-metrics-{living}-c": dead,  # a worker that was restarted
         f"sgf-metrics-{reused}-d": reused,
         "sgf-metrics-e": dead,
-        "somebody-elses": dead,
+        "another-program": dead,
     }
     for name, worker in folders.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / f"gauge_liveall_{worker}.db").touch()
-    (tmp_path / "sgf-metrics-link").symlink_to(tmp_path / "somebody-elses")
+    (tmp_path / "sgf-metrics-link").symlink_to(tmp_path / "another-program")
     remove_leftovers(tmp_path)
-    kept = {f"sgf-metrics-{dead}-b", f"sgf-metrics-{living}-c", "somebody-elses", "sgf-metrics-link"}
+    kept = {f"sgf-metrics-{dead}-b", f"sgf-metrics-{living}-c", "another-program", "sgf-metrics-link"}
     assert {path.name for path in tmp_path.iterdir()} == kept
 
 
 def test_a_restarted_container_has_one_folder_though_its_server_is_always_process_1(store: Path, tmp_path: Path) -> None:
-    """A process namespace of its own for each start, a folder for temporary files that survives them, and SIGKILL."""
+    """Each start has a new process namespace and ends by SIGKILL; the folder for temporary files stays."""
     namespace = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if subprocess.run([*namespace, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("NOT RUN: this machine allows no user and process namespaces (unshare)")
@@ -138,7 +139,7 @@ def test_a_restarted_container_has_one_folder_though_its_server_is_always_proces
 
 
 def folders(parent: Path) -> set[str]:
-    """Metrics folders in which a server that is process 1 has written."""
+    """Metrics folders that a server with process number 1 has written into."""
     return {path.parent.name for path in parent.glob("sgf-metrics-1-*/*.db")}
 
 
@@ -153,12 +154,12 @@ main(["--wait-for-model"])
 """
 
 
-@pytest.mark.parametrize(("told", "taken"), [("", "{1}"), ("2", "{2}")])
-def test_linear_algebra_takes_one_thread_unless_told_otherwise(told: str, taken: str) -> None:
+@pytest.mark.parametrize(("value", "threads"), [("", "{1}"), ("2", "{2}")])
+def test_linear_algebra_has_one_thread_by_default(value: str, threads: str) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
-    environ |= dict.fromkeys(THREAD_LIMITS, told)
+    environ |= dict.fromkeys(THREAD_LIMITS, value)
     done = subprocess.run([sys.executable, "-c", THREADS], env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{taken}\n"
+    assert done.stdout == f"{threads}\n"
 
 
 def test_logs_are_json_lines_without_payloads(store: Path) -> None:
@@ -169,8 +170,8 @@ def test_logs_are_json_lines_without_payloads(store: Path) -> None:
         client.post("/predict", json={"nodes": [17]})
         client.get("/models")
         until(lambda: sum("service.access" in line for line in lines) >= 4)
-        told = [json.loads(line) for line in lines]
-    access = [one for one in told if one["logger"] == "service.access" and one["route"] == "/predict"]
+        records = [json.loads(line) for line in lines]
+    access = [record for record in records if record["logger"] == "service.access" and record["route"] == "/predict"]
     assert access[0]["request_id"] == "find-me"
     assert (access[0]["code"], access[1]["code"], access[1]["error"]) == (200, 401, "unauthorized")
     assert access[0]["milliseconds"] > 0
@@ -178,23 +179,23 @@ def test_logs_are_json_lines_without_payloads(store: Path) -> None:
         start <= datetime.fromisoformat(access[0]["time"]) <= datetime.fromisoformat(access[1]["time"]) <= datetime.now(UTC)
     )
     assert secret not in "".join(lines)
-    shut_out = next(one for one in told if one.get("route") == "/models")
-    assert (shut_out["code"], shut_out["error"], shut_out["bytes"] > 50) == (401, "unauthorized", True)
+    refused = next(record for record in records if record.get("route") == "/models")
+    assert (refused["code"], refused["error"], refused["bytes"] > 50) == (401, "unauthorized", True)
     assert "nodes" not in "".join(lines)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sigterm_lets_requests_finish(store: Path, workers: int) -> None:
-    """One request has come half, one connection is kept: both get their answers, and then the processes are gone."""
+    """A request of which half has arrived and a request on a kept connection get their answers; then the processes end."""
     with in_processes(store, workers=workers) as (client, process, _lines), connect(client) as kept, connect(client) as half:
-        assert asked(kept, QUESTION).startswith(b"HTTP/1.1 200")
+        assert send(kept, QUESTION).startswith(b"HTTP/1.1 200")
         half.sendall(QUESTION[:-5])
         until(lambda: "sgf_requests_total" in client.get("/metrics").text)
         process.send_signal(signal.SIGTERM)
-        while b"connection: close" not in (answer := asked(kept, QUESTION)):  # it is told when it was the last time
+        while b"connection: close" not in (answer := send(kept, QUESTION)):  # the header of the last answer
             assert answer.startswith(b"HTTP/1.1 200")
         assert answer.startswith(b"HTTP/1.1 200")
-        assert asked(half, QUESTION[-5:]).startswith(b"HTTP/1.1 200")
+        assert send(half, QUESTION[-5:]).startswith(b"HTTP/1.1 200")
         assert process.wait(timeout=60) == 0
 
 
@@ -203,12 +204,12 @@ def test_a_request_that_is_cut_off_by_the_shutdown_gets_an_answer_too(store: Pat
         half.sendall(QUESTION[:-5])
         until(lambda: "sgf_requests_total" in client.get("/metrics").text)
         process.send_signal(signal.SIGTERM)
-        head, _, body = asked(half, b"").partition(b"\r\n\r\n")
+        head, _, body = send(half, b"").partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503")
     assert json.loads(body) == {"error": "the service is shutting down", "code": "not_ready", "details": {}}
 
 
-def asked(connection: socket.socket, content: bytes) -> bytes:
+def send(connection: socket.socket, content: bytes) -> bytes:
     connection.sendall(content)
     return connection.recv(65_536)  # an answer comes in one piece
 
@@ -220,30 +221,30 @@ def test_a_worker_that_is_killed_comes_back(store: Path) -> None:
         os.kill(workers[0], signal.SIGKILL)
 
         until(lambda: len(alive(process.pid)) == 2 and workers[0] not in alive(process.pid))
-        with httpx.Client(base_url=client.base_url, timeout=30) as fresh:  # the other was perhaps the dead one's
+        with httpx.Client(base_url=client.base_url, timeout=30) as fresh:  # `client` may be connected to the killed one
             until(lambda: fresh.get("/health/ready").status_code == 200)
             assert fresh.post("/predict", json={"nodes": [1]}).status_code == 200
-            until(lambda: "sgf_ready 1.0" in fresh.get("/metrics").text)  # the dead one does not speak for the living
+            until(lambda: "sgf_ready 1.0" in fresh.get("/metrics").text)  # the metrics of the killed worker are not included
 
 
 def alive(parent: int) -> list[int]:
-    """The workers among a process's children."""
-    found = []
+    """The process numbers of the workers among the children of a process."""
+    workers = []
     for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
         with suppress(OSError):
             if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text():
-                found.append(int(child))
-    return found
+                workers.append(int(child))
+    return workers
 
 
 def test_the_example_asks_a_running_service(store: Path) -> None:
     with in_processes(store) as (client, _process, _lines):
         command = [sys.executable, str(Path(__file__).parents[2] / "examples" / "ask.py"), str(client.base_url)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-    told = done.stdout.splitlines()
-    assert " version 1, snapshot " in told[0]
-    assert "node 'mine': " in told[3]
-    assert "(exact)" in told[3]
-    assert told[4] == "  shape of the embeddings of two nodes: (2, 8)"
-    assert "404 unknown_node" in told[5]
-    assert told[6] == "50 concurrent requests, answered by version 1"
+    lines = done.stdout.splitlines()
+    assert " version 1, snapshot " in lines[0]
+    assert "node 'mine': " in lines[3]
+    assert "(exact)" in lines[3]
+    assert lines[4] == "  shape of the embeddings of two nodes: (2, 8)"
+    assert "404 unknown_node" in lines[5]
+    assert lines[6] == "50 concurrent requests, answered by version 1"
