@@ -37,6 +37,8 @@ class UserGraph:
     schema: FeatureSchema | None = None
     reading: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
+    missing_cells: Mapping[str, int] | None = None
+    """As in `LabelledGraph`."""
     names: tuple[str, ...] | None = None
     """Of features without a schema."""
 
@@ -92,6 +94,7 @@ def read_user_data(
         drawn=drawn,
         schema=user.schema,
         reading=user.reading,
+        missing_cells=user.missing_cells,
         notes=user.notes,
     )
     data.check_parts(path.name)
@@ -185,7 +188,9 @@ def _open_folder(path: Path, reading: Reading | None, schema: FeatureSchema | No
 
 def _folder_graph(folder: GraphFolder) -> UserGraph:
     manifest = folder.manifest
-    return UserGraph(folder.graph, folder.node_ids, manifest.features, manifest.reading, manifest.notes)
+    return UserGraph(
+        folder.graph, folder.node_ids, manifest.features, manifest.reading, manifest.notes, manifest.missing_cells
+    )
 
 
 def refuse_flags(path: Path, reading: Reading | None, schema: FeatureSchema | None) -> None:
@@ -227,4 +232,4 @@ def _user_graph(path: Path, tables: TablesFolder, reading: Reading | None) -> Us
     except GraphError as error:
         raise DataError(f"{path.name}: {error}") from error
     schema = SCHEMAS[structural] if structural else tables.schema
-    return UserGraph(graph, tables.ids, schema, (reading or Reading()).to_json(), tuple(tables.notes))
+    return UserGraph(graph, tables.ids, schema, (reading or Reading()).to_json(), tuple(tables.notes), tables.missing_cells)
