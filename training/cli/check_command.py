@@ -10,11 +10,10 @@ from model_store.cli.terminal import default_log
 from sgformer import ConfigError, SgformerError
 from training.cli.events import EventWriter
 from training.cli.facts_text import facts_text, styled
-from training.cli.options import CheckOptions
+from training.cli.options import LIVE, CheckOptions
 from training.cli.terminal import live_settings, model_name, open_training_data, print_result, read_settings
 from training.data.facts.data_facts import DataFacts
 from training.data.facts.findings import findings
-from training.data.live import LIVE
 from training.data.user_data import read_user_graph
 from training.fit.settings import configurations, feature_scaling
 

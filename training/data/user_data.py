@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from model_store import DataError, FeatureSchema, NodeIds
 from model_store.publish.graph_file import GraphFile, NoFeatures, read_graph_file
 from model_store.publish.labelled_file import read_labelled_file, unread_arrays
-from model_store.structural import HINT, SCHEMAS, Structural, StructuralFeatures, feature_maker
+from model_store.run_settings import Structural
+from model_store.structural import HINT, SCHEMAS, StructuralFeatures, feature_maker
 from model_store.suggestions import did_you_mean
 from sgformer import Adjacency, Graph, GraphError
 from sgformer.config import Task

@@ -10,13 +10,15 @@ import math
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from model_store.run_contract import Schedule, recipe_names, training_folder
+from model_store.run_settings import Schedule, recipe_names, training_folder
 from model_store.suggestions import did_you_mean
 from sgformer import ConfigError, ModelConfig
-from training.data.labelled import LabelledGraph
-from training.fit.feature_scaling import ScalingChoice, choose_scaling, is_table
+
+if TYPE_CHECKING:
+    from training.data.labelled import LabelledGraph
+    from training.fit.feature_scaling import ScalingChoice
 
 
 @dataclass(frozen=True)
@@ -146,11 +148,15 @@ def resolve_gnn_norm(settings: dict[str, Any]) -> dict[str, Any]:
 
 def defaults_for(data: LabelledGraph) -> dict[str, Any]:
     """The defaults of the model for this data."""
+    from training.fit.feature_scaling import is_table  # here, as below: it loads numpy, and `--help` must not
+
     return DEFAULTS | (TABLE_DEFAULTS if is_table(data.graph.features) else {})
 
 
 def describe_defaults(data: LabelledGraph, settings: dict[str, Any]) -> str | None:
     """The defaults that depend on the data, as far as `settings` leaves them; None if it has them all."""
+    from training.fit.feature_scaling import is_table
+
     given = resolve_gnn_norm(settings)
     chosen = {name: value for name, value in defaults_for(data).items() if name in TABLE_DEFAULTS and name not in given}
     kind = "a table" if is_table(data.graph.features) else "words"
@@ -171,6 +177,8 @@ def configurations(data: LabelledGraph, settings: dict[str, Any]) -> tuple[Model
 
 
 def feature_scaling(data: LabelledGraph, settings: dict[str, Any]) -> ScalingChoice:
+    from training.fit.feature_scaling import ScalingChoice, choose_scaling
+
     transform = (DEFAULTS | settings)["feature_transform"]
     return choose_scaling(data.graph.features) if transform == "auto" else ScalingChoice(transform, "as set")
 

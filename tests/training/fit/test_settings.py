@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from model_store.run_contract import recipe_names
+from model_store.run_settings import recipe_names
 from sgformer import ConfigError, Graph
 from tests.training.samples import labelled
 from training.fit.feature_scaling import choose_scaling
