@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,13 @@ def load_unseen(name: str, split: int) -> LabelledGraph:
     arrays = read_npz(path)
     graph = read_graph_file(path).graph
     return LabelledGraph(name, graph, arrays["y"].astype(np.int64), arrays["splits"][split % SPLITS].astype(np.int8))
+
+
+def untuned_settings(name: str) -> dict[str, Any]:
+    """All settings of a training without flags, so that scores of other defaults are not taken for those of the present."""
+    from training.fit.settings import TrainingConfig, defaults_for
+
+    return asdict(TrainingConfig()) | defaults_for(load_unseen(name, 0), {})[1]
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,29 @@ def test_a_table_has_other_defaults_than_words(features: Any, table: bool) -> No
 
 
 @pytest.mark.parametrize(
+    ("features", "degree", "dense"), [(WORDS, 30, True), (WORDS, 28, False), (RNG.normal(size=(500, 3)), 30, False)]
+)
+def test_words_in_a_dense_graph_have_other_defaults(features: Any, degree: int, dense: bool) -> None:
+    steps = np.arange(1, degree // 2 + 1)[:, None]
+    edges = np.stack(np.broadcast_arrays(np.arange(500), (np.arange(500) + steps) % 500)).reshape(2, -1)
+    data = replace(labelled(nodes=500), graph=Graph.build(features, edges))
+    config, _ = configurations(data, {})
+    assert (config.gnn_layer_residual, config.gnn_plain_last) == (dense, not dense)
+    assert ("dense" in (describe_defaults(data, {}) or "")) == dense
+    if dense:
+        expected = "for words in a dense graph: gnn_batch_norm true, gnn_layer_residual true, gnn_plain_last false"
+        assert describe_defaults(data, {"attention_dropout": 0, "gnn_dropout": 0}) == expected
+    for settings in (
+        {"gnn_norm": "none"},
+        {"gnn_plain_last": True},
+        {"gnn_layer_residual": False},
+    ):  # together, or not at all
+        config, _ = configurations(data, settings)
+        assert (config.gnn_layer_residual, config.gnn_plain_last) == (False, True)
+        assert "dense" not in (describe_defaults(data, settings) or "")
+
+
+@pytest.mark.parametrize(
     ("norm", "switches"), [("none", (False, False)), ("batch", (True, False)), ("layer", (False, True))]
 )
 def test_a_norm_by_name_overrides_the_switches_of_a_recipe(norm: str, switches: tuple[bool, bool]) -> None:

@@ -17,7 +17,7 @@ from training.data import datasets
 from training.data.labelled import TEST, TRAIN, UNUSED, VALIDATION
 from training.data.splits import per_class_split, random_split
 from training.fit.loop import TrainingConfig
-from training.fit.settings import MODEL_SETTINGS, TRAINING_SETTINGS, configurations, read_recipe, recipe_names
+from training.fit.settings import DEFAULTS, MODEL_SETTINGS, TRAINING_SETTINGS, configurations, read_recipe, recipe_names
 from training.paper import attention_variants, contenders, pyg_sgformer, unseen_graphs
 from training.paper.page import page_of, write_page
 from training.paper.pictures import pictures_of
@@ -178,6 +178,14 @@ def test_the_defaults_are_compared_with_a_search(
     verdict = "yes" if difference >= -1 else "no"
     assert f"| {difference:+.1f} | {verdict} | 3 |" in results.with_suffix(".md").read_text()
     assert "acm, 40-trial search: " in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("_quick")
+def test_the_column_of_the_defaults_has_what_a_training_without_flags_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, settings = unseen_graphs.load_unseen("acm", 0), unseen_graphs.untuned_settings("acm")
+    assert configurations(data, settings) == configurations(data, {})
+    monkeypatch.setitem(DEFAULTS, "alpha", 0.25)
+    assert unseen_graphs.untuned_settings("acm") != settings, "scores of other defaults would be reused"
 
 
 def test_a_graph_whose_search_is_not_finished_is_shown_as_such(tmp_path: Path) -> None:
