@@ -50,6 +50,8 @@ class SearchProgress:
     defaults: float
     """Of the first trial, which has the default settings."""
     best: float
+    settings: dict[str, Any]
+    """Of the best trial. The file of the trials stays on the machine of the search, this goes into the results."""
 
 
 OnProgress = Callable[[SearchProgress], None]
@@ -73,4 +75,5 @@ def search_progress(study: Path) -> SearchProgress:
     search = optuna.load_study(study_name="settings", storage=f"sqlite:///{study}")
     states = [trial.state.name for trial in search.trials]
     complete = [trial.value for trial in search.trials if trial.state.name == "COMPLETE" and trial.value is not None]
-    return SearchProgress(states.count("PRUNED") + len(complete), 100 * complete[0], 100 * max(complete))
+    count, settings = states.count("PRUNED") + len(complete), search.best_trial.params
+    return SearchProgress(count, 100 * complete[0], 100 * max(complete), settings)

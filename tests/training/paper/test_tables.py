@@ -17,6 +17,7 @@ from training.data import datasets
 from training.data.labelled import TEST, TRAIN, UNUSED, VALIDATION
 from training.data.splits import per_class_split, random_split
 from training.fit.loop import TrainingConfig
+from training.fit.search_space import free_settings
 from training.fit.settings import DEFAULTS, MODEL_SETTINGS, TRAINING_SETTINGS, configurations, read_recipe, recipe_names
 from training.paper import attention_variants, contenders, pyg_sgformer, unseen_graphs
 from training.paper.page import page_of, write_page
@@ -213,6 +214,8 @@ def test_a_search_that_is_stopped_leaves_its_progress(tmp_path: Path, monkeypatc
     assert main(command) == 130
     first, second = progress
     assert (first.trials, first.defaults, second.defaults) == (1, first.best, first.defaults)
+    stored = json.loads(results.read_text())["defaults"]["acm"]["search so far"]
+    assert set(stored["settings"]) == set(free_settings(unseen_graphs.SEARCH, "multiclass"))
     cell = f"{first.trials + 1} of 40 trials: validation {second.best:.1f}, defaults {first.defaults:.1f}"
     assert cell in results.with_suffix(".md").read_text()
 
