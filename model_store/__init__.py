@@ -6,37 +6,73 @@ Imports only `sgformer`. Publishing loads torch; importing this package and open
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from model_store.errors import (
-    Behind,
-    ChangesMissing,
-    DataError,
-    FeatureValueError,
-    Fenced,
-    InvalidName,
-    KeyReused,
-    LiveVersionChanged,
-    LogError,
-    NothingToRollBackTo,
-    ProbeError,
-    RecordsPruned,
-    SnapshotError,
-    StoreBusy,
-    StoreError,
-    StoreUnavailable,
-    UnknownModel,
-    UnknownVersion,
-)
-from model_store.feature_schema import FeatureColumn, FeatureSchema
-from model_store.format.manifest import FileEntry, Manifest
-from model_store.format.node_ids import NodeIds
-from model_store.format.probes import Probe, ProbedEngine, Probes
-from model_store.snapshot import Snapshot
-from model_store.store import Store
-from model_store.versions.activation_log import History, HistoryEntry
-from model_store.versions.model_versions import ModelVersions, PruneResult
-
 if TYPE_CHECKING:
+    from model_store.errors import (
+        Behind,
+        ChangesMissing,
+        DataError,
+        FeatureValueError,
+        Fenced,
+        InvalidName,
+        KeyReused,
+        LiveVersionChanged,
+        LogError,
+        NothingToRollBackTo,
+        ProbeError,
+        RecordsPruned,
+        SnapshotError,
+        StoreBusy,
+        StoreError,
+        StoreUnavailable,
+        UnknownModel,
+        UnknownVersion,
+    )
+    from model_store.feature_schema import FeatureColumn, FeatureSchema
+    from model_store.format.manifest import FileEntry, Manifest
+    from model_store.format.node_ids import NodeIds
+    from model_store.format.probes import Probe, ProbedEngine, Probes
     from model_store.publish.writer import Contents, write_snapshot
+    from model_store.snapshot import Snapshot
+    from model_store.store import Store
+    from model_store.versions.activation_log import History, HistoryEntry
+    from model_store.versions.model_versions import ModelVersions, PruneResult
+
+_MODULES = {
+    "Behind": "errors",
+    "ChangesMissing": "errors",
+    "Contents": "publish.writer",
+    "DataError": "errors",
+    "FeatureColumn": "feature_schema",
+    "FeatureSchema": "feature_schema",
+    "FeatureValueError": "errors",
+    "Fenced": "errors",
+    "FileEntry": "format.manifest",
+    "History": "versions.activation_log",
+    "HistoryEntry": "versions.activation_log",
+    "InvalidName": "errors",
+    "KeyReused": "errors",
+    "LiveVersionChanged": "errors",
+    "LogError": "errors",
+    "Manifest": "format.manifest",
+    "ModelVersions": "versions.model_versions",
+    "NodeIds": "format.node_ids",
+    "NothingToRollBackTo": "errors",
+    "Probe": "format.probes",
+    "ProbeError": "errors",
+    "ProbedEngine": "format.probes",
+    "Probes": "format.probes",
+    "PruneResult": "versions.model_versions",
+    "RecordsPruned": "errors",
+    "Snapshot": "snapshot",
+    "SnapshotError": "errors",
+    "Store": "store",
+    "StoreBusy": "errors",
+    "StoreError": "errors",
+    "StoreUnavailable": "errors",
+    "UnknownModel": "errors",
+    "UnknownVersion": "errors",
+    "write_snapshot": "publish.writer",
+}
 
 __all__ = [
     "Behind",
@@ -77,6 +113,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Contents", "write_snapshot"):
-        return getattr(import_module("model_store.publish.writer"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return value

@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model_store.feature_schema import FeatureColumn, FeatureSchema
 from model_store.format.node_ids import NodeIds
+from model_store.run_settings import Structural
 from sgformer import Adjacency
 
-Structural = Literal["degree", "random"]
 DEGREE = "log2_degree"
 PROJECTIONS = 64
 _NAMES = tuple(f"neighbors_{number}" for number in range(PROJECTIONS))

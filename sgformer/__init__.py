@@ -7,42 +7,65 @@ Importing this package does not import torch: names that need torch are loaded a
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sgformer.adjacency import Adjacency
-from sgformer.config import ModelConfig
-from sgformer.errors import (
-    ChangeError,
-    ConfigError,
-    GraphError,
-    NeighborhoodTooLarge,
-    NewNodeError,
-    SgformerError,
-    SumsError,
-    UnknownNodeError,
-    WeightsError,
-)
-from sgformer.features import SparseRows
-from sgformer.graph import Graph
-from sgformer.live.changes import Changes, Draft
-from sgformer.live.changing_graph import ChangingGraph
-from sgformer.request_time.extension import ExtendedAnswers, extend
-from sgformer.request_time.inference import Answers, InferenceModel, probabilities
-from sgformer.request_time.new_nodes import NewNodes
-from sgformer.states import NodeStates
-from sgformer.sums import AttentionSums
-
 if TYPE_CHECKING:
+    from sgformer.adjacency import Adjacency
+    from sgformer.config import ModelConfig
+    from sgformer.errors import (
+        ChangeError,
+        ConfigError,
+        GraphError,
+        NeighborhoodTooLarge,
+        NewNodeError,
+        SgformerError,
+        SumsError,
+        UnknownNodeError,
+        WeightsError,
+    )
+    from sgformer.features import SparseRows
     from sgformer.full_graph.forward import FullForward, Summary, full_logits, summarize
+    from sgformer.graph import Graph
     from sgformer.importers.pretrained import from_authors_large, from_authors_medium, from_pyg
+    from sgformer.live.changes import Changes, Draft
+    from sgformer.live.changing_graph import ChangingGraph
+    from sgformer.request_time.extension import ExtendedAnswers, extend
+    from sgformer.request_time.inference import Answers, InferenceModel, probabilities
+    from sgformer.request_time.new_nodes import NewNodes
+    from sgformer.states import NodeStates
+    from sgformer.sums import AttentionSums
     from sgformer.torch_model.model import SGFormer
 
-_NEED_TORCH = {
+_MODULES = {
+    "Adjacency": "adjacency",
+    "Answers": "request_time.inference",
+    "AttentionSums": "sums",
+    "ChangeError": "errors",
+    "Changes": "live.changes",
+    "ChangingGraph": "live.changing_graph",
+    "ConfigError": "errors",
+    "Draft": "live.changes",
+    "ExtendedAnswers": "request_time.extension",
     "FullForward": "full_graph.forward",
+    "Graph": "graph",
+    "GraphError": "errors",
+    "InferenceModel": "request_time.inference",
+    "ModelConfig": "config",
+    "NeighborhoodTooLarge": "errors",
+    "NewNodeError": "errors",
+    "NewNodes": "request_time.new_nodes",
+    "NodeStates": "states",
     "SGFormer": "torch_model.model",
+    "SgformerError": "errors",
+    "SparseRows": "features",
     "Summary": "full_graph.forward",
+    "SumsError": "errors",
+    "UnknownNodeError": "errors",
+    "WeightsError": "errors",
+    "extend": "request_time.extension",
     "from_authors_large": "importers.pretrained",
     "from_authors_medium": "importers.pretrained",
     "from_pyg": "importers.pretrained",
     "full_logits": "full_graph.forward",
+    "probabilities": "request_time.inference",
     "summarize": "full_graph.forward",
 }
 
@@ -83,6 +106,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NEED_TORCH:
-        return getattr(import_module(f"sgformer.{_NEED_TORCH[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return value

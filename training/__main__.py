@@ -13,7 +13,6 @@ exit codes: 0 done · 1 refused or failed · 2 wrong usage · 130 stopped by a s
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -21,13 +20,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from model_store import StoreError
 from model_store.cli.parser import CommandParser
-from model_store.cli.terminal import INTERRUPTED, interruptible, print_error
-from model_store.run_contract import FailedEvent, StartedEvent, StoppedEvent
-from sgformer import ConfigError, SgformerError
-from training.cli.events import EventWriter
-from training.cli.launching import follow_launcher, is_first, is_launched, launch, only_first_prints, report
+from model_store.cli.terminal import interruptible, print_error
 from training.cli.options import (
     SETTINGS,
     CheckOptions,
@@ -39,7 +33,6 @@ from training.cli.options import (
     TuneOptions,
 )
 from training.cli.requirements import missing_packages
-from training.cli.threads import limit_threads
 
 __all__ = ["SETTINGS", "main", "train_parser"]
 TUNE_HELP = """Search settings by validation scores and write the best as a recipe. Settings given as flags stay fixed.
@@ -51,7 +44,7 @@ REFRESH_HELP = "Publish a version's weights over new data, without training."
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-Run = Callable[[Any, EventWriter], int]
+Run = Callable[[Any, Any], int]
 
 
 class Command(NamedTuple):
@@ -69,38 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if problem := missing_packages():
         print_error("sgf-train", problem)
         return 2
-    if options.processes > 1 and not is_launched():
-        return launch(words, options.processes, options.events)
-    if is_launched():
-        follow_launcher()
-    limit_threads(options.jobs)  # before torch is imported
-    return _run(run, options)
-
-
-def _run(run: Run, options: Options) -> int:
-    """Runs a command, in the only process or in one of several, of which the first writes events and errors."""
-    events = EventWriter(options.events, options.only_while) if is_first() else EventWriter()
-    events.write(StartedEvent(pid=os.getpid()))
-    if options.kill_after:
-        signal.alarm(options.kill_after)  # the kernel ends the run, even if the process that started it has ended
-    # Outside the training loop, which handles signals itself, SIGTERM raises and so removes half-written files.
-    handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with only_first_prints():
-            return run(options, events)
-    except (SgformerError, StoreError, OSError) as error:
-        events.write(FailedEvent(error=str(error)))
-        report(error)
-        return 2 if isinstance(error, ConfigError) else 1
-    except KeyboardInterrupt:
-        events.write(StoppedEvent())
-        report("interrupted")
-        return INTERRUPTED
-    except Exception as error:  # a bug: the event is for readers of the events file, the traceback for the log
-        events.write(FailedEvent(error=f"{type(error).__name__}: {error}"))
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, handler)
+    start = _import("training.cli.running").start_command  # here: it loads numpy and pydantic, and the help must not
+    return int(start(run, options, words))
 
 
 def train_parser() -> CommandParser:

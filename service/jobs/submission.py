@@ -6,14 +6,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from model_store.run_contract import (
-    Activation,
-    Overrides,
-    Processes,
-    dataset_descriptions,
-    override_flag,
-    recipe_names,
-)
+from model_store.run_contract import Overrides, Processes
+from model_store.run_settings import Activation, dataset_descriptions, override_flag, recipe_names
 from service.jobs.job import Job
 from service.jobs.ledger import InvalidSubmission
 

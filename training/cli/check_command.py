@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, replace
 
 from model_store import DataError, Store, StoreError
@@ -9,11 +10,10 @@ from model_store.cli.terminal import default_log
 from sgformer import ConfigError, SgformerError
 from training.cli.events import EventWriter
 from training.cli.facts_text import facts_text, styled
-from training.cli.options import CheckOptions
+from training.cli.options import LIVE, CheckOptions
 from training.cli.terminal import live_settings, model_name, open_training_data, print_result, read_settings
 from training.data.facts.data_facts import DataFacts
 from training.data.facts.findings import findings
-from training.data.live import LIVE
 from training.data.user_data import read_user_graph
 from training.fit.settings import configurations, feature_scaling
 
@@ -56,11 +56,11 @@ def check_data(options: CheckOptions, _events: EventWriter) -> int:
 
 
 def _facts_without_labels(options: CheckOptions) -> DataFacts | None:
-    """The facts about the graph alone; None if it cannot be read, either."""
+    """The facts about the graph alone; None if it cannot be read, either, also with missing cells filled in."""
     if options.data is None or options.data is LIVE:
         return None
-    try:
-        user = read_user_graph(options.data, options.reading)
-    except (StoreError, SgformerError):
-        return None
-    return DataFacts.of_graph(options.data.stem, user.graph, user.feature_names, user.schema)
+    for reading in (options.reading, replace(options.reading, impute="mean")):  # to count all missing cells
+        with suppress(StoreError, SgformerError):
+            user = read_user_graph(options.data, reading)
+            return DataFacts.of_graph(options.data.stem, user.graph, user.feature_names, user.schema, user.missing_cells)
+    return None

@@ -127,8 +127,16 @@ def _column_table(features: FeatureFacts) -> str:
         columns = [column for column in columns if column.suspicion][:MAX_COLUMNS_LISTED]
     if not columns:
         return ""
-    rows = [[_cut(column.name), column.kind, *_range(column), _remark(column)] for column in columns]
-    return _indented(format_table(["feature", "type", "from", "to", ""], rows))
+    names = ["feature", "type", "from", "to", "missing", ""]
+    rows = [[_cut(column.name), column.kind, *_range(column), _missing(column), _remark(column)] for column in columns]
+    if not any(column.missing for column in columns):
+        names.remove("missing")
+        rows = [[*row[:-2], row[-1]] for row in rows]
+    return _indented(format_table(names, rows))
+
+
+def _missing(column: ColumnFacts) -> str:
+    return _percent(column.missing) if column.missing else ""
 
 
 def _range(column: ColumnFacts) -> tuple[str, str]:

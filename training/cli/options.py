@@ -14,12 +14,16 @@ from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, g
 
 from model_store.cli.parser import CommandParser
 from model_store.cli.terminal import at_least_one, default_device, default_model, default_store
-from model_store.run_contract import OVERRIDE_TYPES, Activation, dataset_descriptions, override_flag, recipe_names
-from model_store.structural import Structural
+from model_store.run_settings import (
+    OVERRIDE_TYPES,
+    Activation,
+    Structural,
+    dataset_descriptions,
+    override_flag,
+    recipe_names,
+)
 from sgformer.config import Task
 from sgformer.device import Device
-from training.data.live import LIVE
-from training.data.splits import Shares
 from training.data.tables.reading import Dates, Impute, Reading, UnknownEdges
 from training.fit.settings import default_settings
 
@@ -67,10 +71,12 @@ STRUCTURAL_HELP = """for data without features: make them from the edges; degree
 random projections of the list of neighbours"""
 PROCESSES_HELP = "processes of this machine that share the work (default 1); for several machines, see docs/training.md"
 DEVICE_HELP = "what computes (SGF_DEVICE, else auto); auto: a GPU if there is one for every process, else the CPU"
+LIVE = Path("live")
+"""In place of a path: `--data live`. Compared with `is`: ./live is a path."""
 RECIPE_HELP = f"settings that were chosen for a data set: {', '.join(recipe_names())}; or a file.toml"
 
 
-def split_or_shares(text: str) -> int | Shares:
+def split_or_shares(text: str) -> int | tuple[float, float, float]:
     if text.isdecimal():
         return int(text)
     try:
@@ -253,7 +259,8 @@ class DataOptions(ModelOptions, ReadingOptions):
     dataset: Annotated[str | None, Flag(f"{DATASET_HELP} (default digits)", "NAME", one_of="source")]
     data: Annotated[Path | None, Flag(f"your own {DATA_HELP}{LIVE_HELP}", "PATH", type=data_path, one_of="source")]
     split: Annotated[
-        int | Shares, Flag("a stored split, or shares of a random one", "K|T/V/T", type=split_or_shares, default=0)
+        int | tuple[float, float, float],
+        Flag("a stored split, or shares of a random one", "K|T/V/T", type=split_or_shares, default=0),
     ]
     task: Annotated[Task | None, Flag("default: derived from the labels")]
     recipe: Annotated[str | None, Flag(RECIPE_HELP, "NAME")]

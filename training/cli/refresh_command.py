@@ -14,11 +14,11 @@ from model_store.run_contract import DataEvent, FinishedEvent
 from sgformer import ConfigError, Graph
 from sgformer.full_graph.shard import broadcast
 from training.cli.events import EventWriter
-from training.cli.options import RefreshOptions
+from training.cli.options import LIVE, RefreshOptions
 from training.cli.terminal import chosen_reading, open_live_data, print_notes, print_result
 from training.data import datasets
 from training.data.labelled import describe_data, sha256_of
-from training.data.live import LIVE, label_live_graph
+from training.data.live import label_live_graph
 from training.data.tables.reading import Reading
 from training.data.user_data import UserGraph, read_user_graph
 from training.fit.processes import process_group, rank, require_same, require_shared

@@ -20,10 +20,10 @@ from model_store.run_contract import EpochEvent
 from sgformer import ConfigError
 from sgformer.full_graph.shard import broadcast
 from training.cli.events import EpochPace, EventWriter
-from training.cli.options import DataOptions, Options, ReadingOptions
+from training.cli.options import LIVE, DataOptions, Options, ReadingOptions
 from training.data import datasets
 from training.data.labelled import UNUSED, LabelledGraph
-from training.data.live import LIVE, label_live_graph
+from training.data.live import label_live_graph
 from training.data.splits import HALF, random_split
 from training.data.tables.reading import Reading
 from training.data.user_data import read_user_data

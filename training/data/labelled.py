@@ -43,6 +43,8 @@ class LabelledGraph:
     """The graph and its last change, if this is a live graph (`Manifest.live`)."""
     classes: int | None = None
     """The number of classes of an earlier version, some of which the labels may not have."""
+    missing_cells: Mapping[str, int] | None = None
+    """The number of cells that were filled in, of the columns of tables that have any; None if the data is not tables."""
     notes: tuple[str, ...] = ()
     """Sentences for the user about what was left out, filled in or assumed."""
 

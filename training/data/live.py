@@ -6,17 +6,12 @@ in `splits.steady_split`, so that it keeps it in every later version.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from model_store import DataError
 from model_store.live_graph.current_data import CurrentData
 from training.data.labelled import UNUSED, LabelledGraph, is_labelled
 from training.data.splits import HALF, describe_rule, parse_rule, parts_by_rule
-
-LIVE = Path("live")
-"""In place of a path: `--data live`. Compared with `is`: ./live is a path."""
 
 
 def label_live_graph(data: CurrentData, metric: str) -> LabelledGraph:

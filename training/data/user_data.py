@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from model_store import DataError, FeatureSchema, NodeIds
 from model_store.publish.graph_file import GraphFile, NoFeatures, read_graph_file
 from model_store.publish.labelled_file import read_labelled_file, unread_arrays
-from model_store.structural import HINT, SCHEMAS, Structural, StructuralFeatures, feature_maker
+from model_store.run_settings import Structural
+from model_store.structural import HINT, SCHEMAS, StructuralFeatures, feature_maker
 from model_store.suggestions import did_you_mean
 from sgformer import Adjacency, Graph, GraphError
 from sgformer.config import Task
@@ -37,6 +38,8 @@ class UserGraph:
     schema: FeatureSchema | None = None
     reading: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
+    missing_cells: Mapping[str, int] | None = None
+    """As in `LabelledGraph`."""
     names: tuple[str, ...] | None = None
     """Of features without a schema."""
 
@@ -92,6 +95,7 @@ def read_user_data(
         drawn=drawn,
         schema=user.schema,
         reading=user.reading,
+        missing_cells=user.missing_cells,
         notes=user.notes,
     )
     data.check_parts(path.name)
@@ -185,7 +189,9 @@ def _open_folder(path: Path, reading: Reading | None, schema: FeatureSchema | No
 
 def _folder_graph(folder: GraphFolder) -> UserGraph:
     manifest = folder.manifest
-    return UserGraph(folder.graph, folder.node_ids, manifest.features, manifest.reading, manifest.notes)
+    return UserGraph(
+        folder.graph, folder.node_ids, manifest.features, manifest.reading, manifest.notes, manifest.missing_cells
+    )
 
 
 def refuse_flags(path: Path, reading: Reading | None, schema: FeatureSchema | None) -> None:
@@ -227,4 +233,4 @@ def _user_graph(path: Path, tables: TablesFolder, reading: Reading | None) -> Us
     except GraphError as error:
         raise DataError(f"{path.name}: {error}") from error
     schema = SCHEMAS[structural] if structural else tables.schema
-    return UserGraph(graph, tables.ids, schema, (reading or Reading()).to_json(), tuple(tables.notes))
+    return UserGraph(graph, tables.ids, schema, (reading or Reading()).to_json(), tuple(tables.notes), tables.missing_cells)

@@ -10,13 +10,15 @@ import math
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from model_store.run_contract import Schedule, recipe_names, training_folder
+from model_store.run_settings import Schedule, recipe_names, training_folder
 from model_store.suggestions import did_you_mean
 from sgformer import ConfigError, ModelConfig
-from training.data.labelled import LabelledGraph
-from training.fit.feature_scaling import ScalingChoice, choose_scaling, is_table
+
+if TYPE_CHECKING:
+    from training.data.labelled import LabelledGraph
+    from training.fit.feature_scaling import ScalingChoice
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,12 @@ GNN_NORMS = {"none": (False, False), "batch": (True, False), "layer": (False, Tr
 """`gnn_batch_norm` and `gnn_layer_norm` by the name of the flag `--gnn-norm`."""
 TABLE_DEFAULTS: dict[str, Any] = {"gnn_batch_norm": True, "attention_dropout": 0.3, "gnn_dropout": 0.3}
 """Those that differ if the features are the columns of a table (`is_table`), not words."""
+DENSE_DEFAULTS: dict[str, Any] = {"gnn_batch_norm": True, "gnn_layer_residual": True, "gnn_plain_last": False}
+"""Those that differ if the features are words and the graph is dense. A GCN layer is a mean over the neighbours: over many,
+its values hardly differ between nodes. The norm brings the differences back to scale, and the residual keeps the node's own
+state. They apply together, or not at all if a recipe or a flag has one of them."""
+DENSE_DEGREE = 30.0
+"""The smallest mean number of neighbours in a dense graph."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +133,11 @@ def write_recipe(path: Path, recipe: Recipe) -> None:
 def default_settings() -> dict[str, Any]:
     """The value of every setting that neither a recipe nor a flag has, for `--help`; None if there is no fixed one."""
     defaults = {setting.name: setting.default for setting in (*fields(ModelConfig), *fields(TrainingConfig))} | DEFAULTS
-    both = [with_gnn_norm(values) for values in (DEFAULTS, DEFAULTS | TABLE_DEFAULTS)]
-    return defaults | {name: f"{both[0][name]}, for tables {both[1][name]}" for name in ("gnn_norm", *TABLE_DEFAULTS)}
+    defaults = with_gnn_norm(defaults)
+    for kind, changes in (("tables", TABLE_DEFAULTS), ("words in dense graphs", DENSE_DEFAULTS)):
+        others = with_gnn_norm(DEFAULTS | changes)
+        defaults |= {name: f"{defaults[name]}, for {kind} {others[name]}" for name in ("gnn_norm", *changes)}
+    return defaults
 
 
 def with_gnn_norm(settings: dict[str, Any]) -> dict[str, Any]:
@@ -144,24 +155,30 @@ def resolve_gnn_norm(settings: dict[str, Any]) -> dict[str, Any]:
     return others | {"gnn_batch_norm": batch, "gnn_layer_norm": layer}
 
 
-def defaults_for(data: LabelledGraph) -> dict[str, Any]:
-    """The defaults of the model for this data."""
-    return DEFAULTS | (TABLE_DEFAULTS if is_table(data.graph.features) else {})
+def defaults_for(data: LabelledGraph, settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """What the data is, and the defaults of the model for it beside these settings."""
+    from training.fit.feature_scaling import is_table  # here, as below: it loads numpy, and `--help` must not
+
+    if is_table(data.graph.features):
+        return "a table", DEFAULTS | TABLE_DEFAULTS
+    is_dense = 2 * data.graph.num_edges >= DENSE_DEGREE * data.graph.num_nodes
+    if is_dense and not DENSE_DEFAULTS.keys() & resolve_gnn_norm(settings).keys():
+        return "words in a dense graph", DEFAULTS | DENSE_DEFAULTS
+    return "words", DEFAULTS
 
 
 def describe_defaults(data: LabelledGraph, settings: dict[str, Any]) -> str | None:
     """The defaults that depend on the data, as far as `settings` leaves them; None if it has them all."""
-    given = resolve_gnn_norm(settings)
-    chosen = {name: value for name, value in defaults_for(data).items() if name in TABLE_DEFAULTS and name not in given}
-    kind = "a table" if is_table(data.graph.features) else "words"
+    kind, defaults = defaults_for(data, settings)
+    names = DENSE_DEFAULTS | TABLE_DEFAULTS if DENSE_DEFAULTS.items() <= defaults.items() else TABLE_DEFAULTS
+    chosen = {name: defaults[name] for name in names if name not in resolve_gnn_norm(settings)}
     return f"for {kind}: {', '.join(f'{name} {json.dumps(value)}' for name, value in chosen.items())}" if chosen else None
 
 
 def configurations(data: LabelledGraph, settings: dict[str, Any]) -> tuple[ModelConfig, TrainingConfig]:
     """The configurations of model and training for this data, with defaults for what `settings` does not have."""
-    settings = (
-        defaults_for(data) | resolve_gnn_norm(settings) | {"feature_transform": feature_scaling(data, settings).transform}
-    )
+    _, defaults = defaults_for(data, settings)
+    settings = defaults | resolve_gnn_norm(settings) | {"feature_transform": feature_scaling(data, settings).transform}
     model = {name: value for name, value in settings.items() if name in MODEL_SETTINGS}
     config = ModelConfig(in_features=data.graph.num_features, out_features=data.num_outputs, task=data.task, **model)
     training = training_config(settings)
@@ -171,6 +188,8 @@ def configurations(data: LabelledGraph, settings: dict[str, Any]) -> tuple[Model
 
 
 def feature_scaling(data: LabelledGraph, settings: dict[str, Any]) -> ScalingChoice:
+    from training.fit.feature_scaling import ScalingChoice, choose_scaling
+
     transform = (DEFAULTS | settings)["feature_transform"]
     return choose_scaling(data.graph.features) if transform == "auto" else ScalingChoice(transform, "as set")
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from model_store.run_contract import recipe_names
+from model_store.run_settings import recipe_names
 from training.fit.settings import configurations, read_recipe
 
 if TYPE_CHECKING:

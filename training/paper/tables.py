@@ -40,6 +40,7 @@ from training.paper.unseen_graphs import (
     SearchProgress,
     load_unseen,
     searched_settings,
+    untuned_settings,
 )
 
 if TYPE_CHECKING:
@@ -164,8 +165,12 @@ def _depth() -> Iterator[Cell]:
 def _defaults() -> Iterator[Cell]:
     for name in UNSEEN:
         load: Callable[[int], LabelledGraph] = partial(load_unseen, name)
-        yield Cell(name, load, _known(Contender(DEFAULTS, {}, run_ours, "none")), DEFAULTS)
+        yield Cell(name, load, partial(_untuned, name), DEFAULTS)
         yield Cell(name, load, partial(_searched, name), SEARCHED)
+
+
+def _untuned(name: str, _on_progress: OnProgress) -> Contender:
+    return Contender(DEFAULTS, untuned_settings(name), run_ours, "none")
 
 
 def _searched(name: str, on_progress: OnProgress) -> Contender:

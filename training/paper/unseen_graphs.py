@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,13 @@ def load_unseen(name: str, split: int) -> LabelledGraph:
     return LabelledGraph(name, graph, arrays["y"].astype(np.int64), arrays["splits"][split % SPLITS].astype(np.int8))
 
 
+def untuned_settings(name: str) -> dict[str, Any]:
+    """All settings of a training without flags, so that scores of other defaults are not taken for those of the present."""
+    from training.fit.settings import TrainingConfig, defaults_for
+
+    return asdict(TrainingConfig()) | defaults_for(load_unseen(name, 0), {})[1]
+
+
 @dataclass(frozen=True)
 class SearchProgress:
     """The trials of a search that is not finished. Scores are of validation, in per cent."""
@@ -43,6 +50,8 @@ class SearchProgress:
     defaults: float
     """Of the first trial, which has the default settings."""
     best: float
+    settings: dict[str, Any]
+    """Of the best trial. The file of the trials stays on the machine of the search, this goes into the results."""
 
 
 OnProgress = Callable[[SearchProgress], None]
@@ -66,4 +75,5 @@ def search_progress(study: Path) -> SearchProgress:
     search = optuna.load_study(study_name="settings", storage=f"sqlite:///{study}")
     states = [trial.state.name for trial in search.trials]
     complete = [trial.value for trial in search.trials if trial.state.name == "COMPLETE" and trial.value is not None]
-    return SearchProgress(states.count("PRUNED") + len(complete), 100 * complete[0], 100 * max(complete))
+    count, settings = states.count("PRUNED") + len(complete), search.best_trial.params
+    return SearchProgress(count, 100 * complete[0], 100 * max(complete), settings)

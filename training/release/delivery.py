@@ -9,7 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from model_store import LiveVersionChanged, ModelVersions, Snapshot, StoreError
-from model_store.run_contract import ActivatedEvent, Activation, PublishedEvent, VerdictEvent
+from model_store.run_contract import ActivatedEvent, PublishedEvent, VerdictEvent
+from model_store.run_settings import Activation
 from training.cli.events import EventWriter
 from training.release.gate import Verdict
 

@@ -12,7 +12,8 @@ from typing import Any, get_args
 import httpx
 import pytest
 
-from model_store.run_contract import OVERRIDE_TYPES, Overrides
+from model_store.run_contract import Overrides
+from model_store.run_settings import OVERRIDE_TYPES
 from service.jobs.ledger import InvalidSubmission
 from service.jobs.submission import Submission, find_data
 from service.jobs.training_process import _environment

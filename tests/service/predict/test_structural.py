@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from model_store import Contents, NodeIds, Store
-from model_store.structural import SCHEMAS, Structural, StructuralFeatures, values_of_neighbors
+from model_store.run_settings import Structural
+from model_store.structural import SCHEMAS, StructuralFeatures, values_of_neighbors
 from sgformer import Graph, full_logits, probabilities
 from sgformer_client.client import add_node, new_node
 from tests.model_store.samples import NODES, small_contents, small_graph

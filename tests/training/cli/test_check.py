@@ -102,6 +102,22 @@ def test_data_that_training_would_refuse(tmp_path: Path, capsys: pytest.CaptureF
     assert output.startswith(f"training would be refused: there is no file or folder {tmp_path / 'nothing.npz'}")
 
 
+def test_missing_cells_are_a_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    heights = ["", *(f"{number / 20}" for number in range(1, 20))]
+    path = folder(tmp_path, height=heights)
+    expected = """
+  feature  type          from  to    missing
+  height   number        0.05  0.95  5%
+  width    whole number  0     19             an index?
+"""
+    for flags, code in ((["--impute", "flag"], 0), ([], 1)):  # a training is refused without a flag, the cells are counted
+        assert main(["check", path, *flags]) == code
+        assert expected in capsys.readouterr().out
+        assert main(["check", path, *flags, "--json"]) == code
+        columns = json.loads(capsys.readouterr().out)["facts"]["features"]["columns"]
+        assert {column["name"]: column["missing"] for column in columns} == {"height": 0.05, "width": 0}
+
+
 def test_a_data_set_is_checked_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--dataset", "digits"]) == 0
     assert "edges       9,922 undirected; largest degree 26; from 21,640 entries: each edge" in capsys.readouterr().out

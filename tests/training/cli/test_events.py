@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from model_store import ModelVersions, Snapshot, Store
-from model_store.run_contract import Activation, EpochEvent, FailedEvent, FinishedEvent, StartedEvent
+from model_store.run_contract import EpochEvent, FailedEvent, FinishedEvent, StartedEvent
+from model_store.run_settings import Activation
 from tests.training.release.test_retraining import events, run, write_graph
 from tests.training.samples import config, labelled
 from training import publish

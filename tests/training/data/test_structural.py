@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from model_store import DataError, NodeIds, Store
-from model_store.structural import Structural, StructuralFeatures, values_of_neighbors
+from model_store.run_settings import Structural
+from model_store.structural import StructuralFeatures, values_of_neighbors
 from sgformer import NewNodes, full_logits
 from tests.training.samples import user_arrays, write_folder
 from training.__main__ import main

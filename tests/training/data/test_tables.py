@@ -62,6 +62,7 @@ def test_missing_values_are_filled_in_on_request(tmp_path: Path) -> None:
     )
     assert features(filled["flag"])[:, 1].tolist() == [0, 1, 0, 0]
     assert filled["zero"].notes[0] == "column age: 1 of 4 cells are missing, filled in with 0"
+    assert filled["zero"].missing_cells == {"age": 1, "partner": 1, "genre": 1, "since": 1}
 
 
 @pytest.mark.parametrize(

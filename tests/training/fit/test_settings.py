@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from model_store.run_contract import recipe_names
+from model_store.run_settings import recipe_names
 from sgformer import ConfigError, Graph
 from tests.training.samples import labelled
 from training.fit.feature_scaling import choose_scaling
@@ -86,6 +86,29 @@ def test_a_table_has_other_defaults_than_words(features: Any, table: bool) -> No
     kind, norm, dropout = ("a table", "true", 0.3) if table else ("words", "false", 0.5)
     assert describe_defaults(data, {"gnn_dropout": 0.1}) == f"for {kind}: gnn_batch_norm {norm}, attention_dropout {dropout}"
     assert describe_defaults(data, read_recipe("cora").settings) is None
+
+
+@pytest.mark.parametrize(
+    ("features", "degree", "dense"), [(WORDS, 30, True), (WORDS, 28, False), (RNG.normal(size=(500, 3)), 30, False)]
+)
+def test_words_in_a_dense_graph_have_other_defaults(features: Any, degree: int, dense: bool) -> None:
+    steps = np.arange(1, degree // 2 + 1)[:, None]
+    edges = np.stack(np.broadcast_arrays(np.arange(500), (np.arange(500) + steps) % 500)).reshape(2, -1)
+    data = replace(labelled(nodes=500), graph=Graph.build(features, edges))
+    config, _ = configurations(data, {})
+    assert (config.gnn_layer_residual, config.gnn_plain_last) == (dense, not dense)
+    assert ("dense" in (describe_defaults(data, {}) or "")) == dense
+    if dense:
+        expected = "for words in a dense graph: gnn_batch_norm true, gnn_layer_residual true, gnn_plain_last false"
+        assert describe_defaults(data, {"attention_dropout": 0, "gnn_dropout": 0}) == expected
+    for settings in (
+        {"gnn_norm": "none"},
+        {"gnn_plain_last": True},
+        {"gnn_layer_residual": False},
+    ):  # together, or not at all
+        config, _ = configurations(data, settings)
+        assert (config.gnn_layer_residual, config.gnn_plain_last) == (False, True)
+        assert "dense" not in (describe_defaults(data, settings) or "")
 
 
 @pytest.mark.parametrize(

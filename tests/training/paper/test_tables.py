@@ -17,7 +17,8 @@ from training.data import datasets
 from training.data.labelled import TEST, TRAIN, UNUSED, VALIDATION
 from training.data.splits import per_class_split, random_split
 from training.fit.loop import TrainingConfig
-from training.fit.settings import MODEL_SETTINGS, TRAINING_SETTINGS, configurations, read_recipe, recipe_names
+from training.fit.search_space import free_settings
+from training.fit.settings import DEFAULTS, MODEL_SETTINGS, TRAINING_SETTINGS, configurations, read_recipe, recipe_names
 from training.paper import attention_variants, contenders, pyg_sgformer, unseen_graphs
 from training.paper.page import page_of, write_page
 from training.paper.pictures import pictures_of
@@ -180,6 +181,14 @@ def test_the_defaults_are_compared_with_a_search(
     assert "acm, 40-trial search: " in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("_quick")
+def test_the_column_of_the_defaults_has_what_a_training_without_flags_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, settings = unseen_graphs.load_unseen("acm", 0), unseen_graphs.untuned_settings("acm")
+    assert configurations(data, settings) == configurations(data, {})
+    monkeypatch.setitem(DEFAULTS, "alpha", 0.25)
+    assert unseen_graphs.untuned_settings("acm") != settings, "scores of other defaults would be reused"
+
+
 def test_a_graph_whose_search_is_not_finished_is_shown_as_such(tmp_path: Path) -> None:
     results = ResultsFile(tmp_path / "results.json")
     results.record("defaults", "flickr", "defaults", Entry([90.0, 92.0], [91.0, 93.0], 1.0))
@@ -205,6 +214,8 @@ def test_a_search_that_is_stopped_leaves_its_progress(tmp_path: Path, monkeypatc
     assert main(command) == 130
     first, second = progress
     assert (first.trials, first.defaults, second.defaults) == (1, first.best, first.defaults)
+    stored = json.loads(results.read_text())["defaults"]["acm"]["search so far"]
+    assert set(stored["settings"]) == set(free_settings(unseen_graphs.SEARCH, "multiclass"))
     cell = f"{first.trials + 1} of 40 trials: validation {second.best:.1f}, defaults {first.defaults:.1f}"
     assert cell in results.with_suffix(".md").read_text()
 

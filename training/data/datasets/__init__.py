@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from model_store import DataError
-from model_store.run_contract import dataset_descriptions
+from model_store.run_settings import dataset_descriptions
 from model_store.suggestions import did_you_mean
 from training.data.datasets import digits, npz_files, ogbn, planetoid, pokec, synthetic
 from training.data.labelled import LabelledGraph

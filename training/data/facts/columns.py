@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -38,6 +39,13 @@ class ColumnFacts:
     categories: int | None = None
     """The number of categories, if this is a category column of a table; else None. Each category is a 0/1 position of the
     feature vector."""
+    missing: float | None = None
+    """The share of the cells of a table that were missing and have been filled in; None if the data is no table."""
+
+
+def with_missing(columns: list[ColumnFacts], cells: Mapping[str, int], rows: int) -> list[ColumnFacts]:
+    """The columns of a table with their shares of missing cells. `cells`: their numbers, by column."""
+    return [replace(column, missing=cells.get(column.name, 0) / rows) for column in columns]
 
 
 def by_schema(positions: list[ColumnFacts], schema: FeatureSchema) -> list[ColumnFacts]:

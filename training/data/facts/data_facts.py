@@ -14,7 +14,7 @@ from model_store import FeatureSchema
 from sgformer import Graph, SparseRows
 from sgformer.config import FeatureTransform, Task
 from sgformer.features import BLOCK_ROWS
-from training.data.facts.columns import ColumnFacts, ColumnKind, by_schema, column_facts
+from training.data.facts.columns import ColumnFacts, ColumnKind, by_schema, column_facts, with_missing
 from training.data.facts.structure import Homophily, StructureFacts
 from training.data.labelled import PARTS, LabelledGraph, is_labelled
 
@@ -33,13 +33,20 @@ class FeatureFacts:
 
     @classmethod
     def of(
-        cls, data: Graph, names: tuple[str, ...] | None, schema: FeatureSchema | None, labels: Any = None
+        cls,
+        data: Graph,
+        names: tuple[str, ...] | None,
+        schema: FeatureSchema | None,
+        labels: Any = None,
+        missing_cells: Mapping[str, int] | None = None,
     ) -> FeatureFacts:
+        """`missing_cells`: as in `LabelledGraph`."""
         rows, sparse = data.features, isinstance(data.features, SparseRows)
         entries = np.diff(rows.indptr) if isinstance(rows, SparseRows) else _filled(rows)
         share = float(entries.sum() / (data.num_nodes * data.num_features))
         columns = column_facts(rows, names, labels)
         columns = by_schema(columns, schema) if schema else columns
+        columns = columns if missing_cells is None else with_missing(columns, missing_cells, data.num_nodes)
         return cls(tuple(columns), names is not None, sparse, share, int((entries == 0).sum()))
 
     @property
@@ -97,14 +104,19 @@ class DataFacts:
 
     @classmethod
     def of(cls, data: LabelledGraph, scaling: FeatureTransform | None = None, reason: str = "") -> DataFacts:
-        features = FeatureFacts.of(data.graph, data.feature_names, data.schema, data.labels)
+        features = FeatureFacts.of(data.graph, data.feature_names, data.schema, data.labels, data.missing_cells)
         return cls(data.name, StructureFacts.of(data.graph.adjacency), features, LabelFacts.of(data), scaling, reason)
 
     @classmethod
     def of_graph(
-        cls, name: str, graph: Graph, feature_names: tuple[str, ...] | None = None, schema: FeatureSchema | None = None
+        cls,
+        name: str,
+        graph: Graph,
+        feature_names: tuple[str, ...] | None = None,
+        schema: FeatureSchema | None = None,
+        missing_cells: Mapping[str, int] | None = None,
     ) -> DataFacts:
-        features = FeatureFacts.of(graph, feature_names, schema)
+        features = FeatureFacts.of(graph, feature_names, schema, missing_cells=missing_cells)
         return cls(name, StructureFacts.of(graph.adjacency), features, None, None)
 
     def to_json(self) -> dict[str, Any]:

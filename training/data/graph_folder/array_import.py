@@ -23,7 +23,8 @@ from model_store.publish.graph_file import (
     read_arrays,
 )
 from model_store.publish.labelled_file import LABEL_ARRAYS, check_labels, unread_arrays
-from model_store.structural import HINT, SCHEMAS, Structural, StructuralFeatures
+from model_store.run_settings import Structural
+from model_store.structural import HINT, SCHEMAS, StructuralFeatures
 from sgformer import Graph, GraphError, SparseRows
 from sgformer.adjacency import checked_edge_index
 from sgformer.config import Task

@@ -90,5 +90,6 @@ def _import_tables(
         features=SCHEMAS[structural] if structural else tables.schema,
         reading=reading.to_json(),
         notes=tuple(tables.notes),
+        missing_cells=tables.missing_cells,
         width=width,
     )

@@ -42,6 +42,7 @@ _FIELDS: dict[str, Any] = {
     **dict.fromkeys(("classes", "features"), (list, type(None))),
     "reading": (dict, type(None)),
     "notes": list,
+    "missing_cells": (dict, type(None)),
 }
 
 
@@ -80,6 +81,8 @@ class GraphManifest:
     reading: Mapping[str, Any] | None
     """How tables were read; None if the source is not tables."""
     notes: tuple[str, ...]
+    missing_cells: Mapping[str, int] | None
+    """As in `LabelledGraph`."""
     libraries: Mapping[str, str]
     format: int = FORMAT
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_store import DataError
-from model_store.structural import HINT, Structural
+from model_store.run_settings import Structural
+from model_store.structural import HINT
 from sgformer import GraphError
 from training.data.graph_folder.array_import import import_arrays, map_npz
 from training.data.graph_folder.engine import Engine, file_name

@@ -89,6 +89,7 @@ class GraphWriter:
         features: FeatureSchema | None = None,
         reading: Mapping[str, Any] | None = None,
         notes: tuple[str, ...] = (),
+        missing_cells: Mapping[str, int] | None = None,
         width: int,
     ) -> GraphManifest:
         shutil.rmtree(self.scratch)
@@ -111,6 +112,7 @@ class GraphWriter:
             features=features,
             reading=reading,
             notes=notes,
+            missing_cells=missing_cells,
             libraries={"python": platform.python_version()} | {name: version(name) for name in LIBRARIES},
         )
         (self.folder / MANIFEST).write_bytes(manifest.to_json())

@@ -34,6 +34,7 @@ class TablesFolder:
         features: (N, D), where D is 0 if there are no features.
         schema: of the features; None if there are none.
         edge_index: (2, E) rows of nodes.
+        missing_cells: the number of cells that were filled in, of the columns that have any.
         notes: sentences about what was left out or filled in; `labels` adds to them.
     """
 
@@ -48,6 +49,7 @@ class TablesFolder:
         """
         self._reading, self._known, self._fixed = reading or Reading(), schema, fixed and schema is not None
         self.notes: list[str] = []
+        self.missing_cells: dict[str, int] = {}
         nodes_path, edges_path = find_table(path, "nodes"), find_table(path, "edges")
         if edges_path is None:
             raise DataError(describe_missing_table(path, "edges"))
@@ -125,6 +127,7 @@ class TablesFolder:
     def _encode(self, column: Column, feature: FeatureColumn) -> NDArray[np.float32]:
         encoded = encode_column(column, feature, self._reading).astype(np.float32)
         if feature.fill is not None and (gaps := int(column.missing().sum())):
+            self.missing_cells[column.name] = gaps
             fill = feature.fill if isinstance(feature.fill, str) else f"{feature.fill:g}"
             self.notes.append(f"column {column.name}: {gaps:,} of {len(column):,} cells are missing, filled in with {fill}")
         return encoded

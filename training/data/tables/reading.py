@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
 from model_store import DataError
-from model_store.structural import Structural
+from model_store.run_settings import Structural
 
 Impute = Literal["mean", "zero", "flag"]
 Dates = Literal["days"]

@@ -74,7 +74,7 @@ def imported(path: Path, out: Path, flags: str = "") -> LabelledGraph:
 
 def assert_same(data: LabelledGraph, expected: LabelledGraph) -> None:
     assert data.sha256() == expected.sha256()
-    for name in ("task", "metric", "class_names", "feature_names", "drawn", "schema", "reading", "notes"):
+    for name in ("task", "metric", "class_names", "feature_names", "drawn", "schema", "reading", "notes", "missing_cells"):
         assert getattr(data, name) == getattr(expected, name), name
     ids, others = data.node_ids, expected.node_ids
     if ids is None or others is None:
