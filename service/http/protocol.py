@@ -112,8 +112,7 @@ class Protocol(HttpToolsProtocol):
         if head.body_bytes > SMALL_BODY_BYTES:
             self._parse(data)  # counts the body against the budget
             return
-        headers, named = head.headers, head.named
-        request = Request(self, "POST", head.target, "1.1", headers, not self._is_shutting_down, named=named)
+        request = Request(self, "POST", head.target, "1.1", head.headers, not self._is_shutting_down, head=head)
         request.body, request.is_complete = data[head.size :], True
         self._receiving, self.deadline = request, NEVER
         self._begin(request)
@@ -125,7 +124,7 @@ class Protocol(HttpToolsProtocol):
             return
         reply = self._gateway.reply_early(refusal, head.path)
         headers = self._gateway.encode_headers(self.server_state.default_headers, head.origin)
-        self.transport.write(reply.encode(headers, head.id or new_request_id(), not self._is_shutting_down))
+        self.transport.write(reply.encode(headers, head.id, not self._is_shutting_down))
         self.deadline = self.loop.time() + self.timeout_keep_alive
         if self._is_shutting_down:
             self.transport.close()

@@ -46,28 +46,31 @@ class Request:
         headers: list[tuple[bytes, bytes]],
         keep_alive: bool = True,
         expects_continue: bool = False,
-        named: dict[bytes, bytes] | None = None,
+        head: Head | None = None,
     ) -> None:
-        """`named`: the headers by name, if they are known already. They may be shared by many requests."""
+        """`head`: of a usual request. Many requests share it."""
         self.connection, self.method, self.target, self.version = connection, method, target, version
-        self.headers, self.named = headers, dict(headers) if named is None else named
+        self.headers = headers
         self.keep_alive, self.expects_continue = keep_alive, expects_continue
         self.body: bytes | bytearray = bytearray()
         self.is_complete = self.is_refused = self.is_gone = False
         self.started, self.arrived = time.perf_counter(), 0.0
-        path = target.partition(b"?")[0].decode("latin-1")
-        self.path = unquote(path) if "%" in path else path
         self.slot = Slot(None)
         self.key: str | None = None
         """The name of the API key in the log."""
         self._id: str | None = None
+        if head is not None:
+            self.named, self.path = head.named, head.path
+        else:
+            path = target.partition(b"?")[0].decode("latin-1")
+            self.named, self.path = dict(headers), unquote(path) if "%" in path else path
         self._gone: asyncio.Event | None = None
 
     @property
     def id(self) -> str:
         """The id that the client sent, if it is valid, else a new one."""
         if self._id is None:
-            self._id = (_valid_id(self.named) or new_request_id()).decode()
+            self._id = _id_of(self.named).decode()
         return self._id
 
     def content(self, limit: int) -> bytes | bytearray:
@@ -124,7 +127,6 @@ class Head:
             and not self.named.keys() & OPTIONAL_HEADERS
         )
         self.path, self.origin = self.target.decode("latin-1"), self.named.get(b"origin")
-        self.id = _valid_id(self.named)
 
     def on_url(self, url: bytes) -> None:
         self.target += url
@@ -138,11 +140,16 @@ class Head:
     def on_body(self, _body: bytes) -> None:
         self._has_body = True
 
+    @property
+    def id(self) -> bytes:
+        """The id that the client sent, if it is valid, else a new one."""
+        return _id_of(self.named)
+
 
 def usual_head(data: bytes) -> Head | None:
     """The head of the request in `data`. None unless `data` is exactly one complete, usual request."""
     end = data.find(b"\r\n\r\n") + 4
-    if len(data) <= USUAL_BYTES and (head := _usual_head(data[:end])) and len(data) == end + head.body_bytes:
+    if end < len(data) <= USUAL_BYTES and (head := _usual_head(data[:end])) and len(data) == end + head.body_bytes:
         return head
     return None
 
@@ -156,9 +163,9 @@ def _usual_head(head: bytes) -> Head | None:
     return parsed if parsed.is_usual else None
 
 
-def _valid_id(headers: dict[bytes, bytes]) -> bytes | None:
+def _id_of(headers: dict[bytes, bytes]) -> bytes:
     name = headers.get(b"x-request-id")
-    return name if name is not None and _REQUEST_ID.fullmatch(name) else None
+    return name if name is not None and _REQUEST_ID.fullmatch(name) else new_request_id()
 
 
 def new_request_id() -> bytes:
