@@ -41,7 +41,7 @@ SMOOTHING = 0.4
 """Weight of the last window in the measured rate."""
 CALM_SHARE = 0.05
 """An overload has ended when a window has at most this many refusals per answer."""
-REFUSALS_PER_ANSWER = 4.0
+REFUSALS_PER_ANSWER = 5.0
 """Most requests that are refused as they arrive, per answer. Larger: clients that retry at once take more of the worker's
 time. Smaller: a worker that is offered more than it can refuse keeps requests waiting, and with them the connections of a
 pool."""
