@@ -222,6 +222,16 @@ def test_usual_and_other_requests_alternate_on_a_connection(store: Path) -> None
         assert [read_response(caller)[1]["predictions"][0]["node"] for _ in range(8)] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
+def test_a_body_of_five_kilobytes_that_waits_counts_against_the_budget(busy: Busy) -> None:
+    client, go = busy
+    with connect(client) as caller:
+        body = BODY + b" " * 5000
+        caller.sendall(request(body, KEY))
+        until(lambda: f"sgf_buffered_bytes {len(body)}.0" in client.get("/metrics").text)
+        go.set()
+        assert read_response(caller)[1]["predictions"][0]["node"] == 1
+
+
 def test_a_client_that_leaves_is_skipped(busy: Busy) -> None:
     client, go = busy
     with connect(client) as caller:
