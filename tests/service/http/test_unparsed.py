@@ -222,6 +222,19 @@ def test_usual_and_other_requests_alternate_on_a_connection(store: Path) -> None
         assert [read_response(caller)[1]["predictions"][0]["node"] for _ in range(8)] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
+def test_a_refused_body_that_looks_like_a_request_is_no_request(store: Path) -> None:
+    def ask(node: int) -> bytes:
+        return request(b'{"nodes": [%d]}' % node, KEY)
+
+    with in_thread(store, api_keys=("a-key-of-sixteen",)) as client, connect(client) as caller:
+        caller.sendall(request(ask(1)).removesuffix(ask(1)))  # without a key
+        assert read_response(caller)[1]["code"] == "unauthorized"
+        caller.sendall(ask(1))  # its body
+        client.get("/health/live")
+        caller.sendall(ask(2))
+        assert read_response(caller)[1]["predictions"][0]["node"] == 2
+
+
 def test_a_body_of_five_kilobytes_that_waits_counts_against_the_budget(busy: Busy) -> None:
     client, go = busy
     with connect(client) as caller:
