@@ -45,10 +45,7 @@ class Plain(HttpToolsProtocol):
 
 
 class WithoutQueue(Protocol):
-    """Every request becomes a task immediately, without a queue or an early refusal."""
-
-    def data_received(self, data: bytes) -> None:
-        self._parse(data)
+    """Every request becomes a task immediately, without a queue, so that the service is never overloaded."""
 
     def _arrive(self, request: Request) -> None:
         self.start(request)

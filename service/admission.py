@@ -8,9 +8,10 @@ Three budgets, each in the unit in which the resource is spent:
 
 A queue within its bound is served oldest first, and nothing is refused. A queue that exceeds its bound is overloaded until
 it is within its bound and hardly any request is refused (CALM_SHARE). An overloaded queue is kept short, so that answers are
-quick: a request that arrives while `limit` others wait is refused at once, which is cheap. A request that follows a refusal
-on its connection within RETRY_SECONDS is delayed instead until no other request waits, and refused after PATIENCE times the
-bound. Clients that retry at once therefore cause a few refusals per second, not thousands, and cannot prolong an overload.
+quick: a request that arrives while `limit` others wait is refused at once, which is cheap. Clients that retry at once could
+keep a worker busy with nothing but refusals. The number of refusals is therefore limited too, in proportion to the answers
+(REFUSALS_PER_ANSWER). A request beyond that number is delayed until no other request waits, and refused after PATIENCE
+times the bound.
 """
 
 from __future__ import annotations
@@ -40,8 +41,12 @@ SMOOTHING = 0.4
 """Weight of the last window in the measured rate."""
 CALM_SHARE = 0.05
 """An overload has ended when a window has at most this many refusals per answer."""
-RETRY_SECONDS = 0.1
-"""A request that follows a refusal on the same connection within this time is a retry that ignores `Retry-After`."""
+REFUSALS_PER_ANSWER = 5.0
+"""Most requests that are refused as they arrive, per answer. Larger: clients that retry at once take more of the worker's
+time. Smaller: a worker that is offered more than it can refuse keeps requests waiting, and with them the connections of a
+pool."""
+MIN_REFUSALS = 100
+"""Refusals per window that are allowed in any case: 2,000 per second take a few percent of a core."""
 PATIENCE = 2.0
 """A request that has waited for this many times the bound is refused."""
 
@@ -73,6 +78,8 @@ class Lane:
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop  # of the requests that wait; `get_running_loop` is a system call
         self.is_overloaded, self._refused, self._refused_in_all = False, 0, 0
+        self._refusals_left: float = MIN_REFUSALS
+        """In this window. Refused requests that have waited too long count too, and may make it negative."""
         self._refusal = overloaded("too many requests wait or run")
         """For requests that are refused as they arrive: the same for all of a window, so that its reply is encoded once."""
 
@@ -88,32 +95,29 @@ class Lane:
 
     def arrive(self, request: Request) -> None:
         """Starts the request, now or later, or refuses it."""
-        connection, loop = request.connection, request.connection.loop
         if self._running < self._limit and not self.is_busy:
             self._start(request)
             return
-        if refusal := self.shed(connection):
+        if refusal := self.shed():
             request.refuse(refusal)
             return
+        loop = request.connection.loop
         now = request.arrived = loop.time()
-        is_retry = self.is_overloaded and now - connection.refused_at < RETRY_SECONDS
-        (self._delayed if is_retry else self._waiting).append(request)
+        is_delayed = self.is_overloaded and len(self._waiting) >= self._limit
+        (self._delayed if is_delayed else self._waiting).append(request)
         if self._timer is None:
             self._answers, self._window_start = 0, now
             self._loop, self._timer = loop, loop.call_later(WINDOW_SECONDS, self._end_window)
 
-    def shed(self, connection: Protocol) -> Refusal | None:
+    def shed(self) -> Refusal | None:
         """Returns the refusal for a request that can neither run nor wait, and counts it. The caller sends it.
 
         None if `arrive` is to be called.
         """
-        if not self.is_overloaded or len(self._waiting) < self._limit:
+        if not self.is_overloaded or len(self._waiting) < self._limit or self._refusals_left < 1:
             return None
-        now = connection.loop.time()
-        if now - connection.refused_at < RETRY_SECONDS:
-            return None
-        connection.refused_at = now
         self._refused += 1
+        self._refusals_left -= 1
         return self._refusal
 
     def leave(self) -> None:
@@ -152,6 +156,8 @@ class Lane:
             LOG.warning("the overload has ended; %d requests were refused", self._refused_in_all)
             self._refused_in_all = 0
         self.is_overloaded = is_full or (self.is_overloaded and not is_calm)
+        allowed = max(MIN_REFUSALS, REFUSALS_PER_ANSWER * self._rate * WINDOW_SECONDS)
+        self._refusals_left = min(self._refusals_left + allowed, allowed) if self.is_overloaded else allowed
         self._refused, self._answers, self._window_start = 0, 0, now
         self._refusal = overloaded(f"{self.depth} requests wait or run")
         self._refuse_expired()
@@ -173,7 +179,7 @@ class Lane:
                 request = queue.popleft()
                 if not (request.is_gone or request.is_refused):
                     self._refused += 1
-                    request.connection.refused_at = now
+                    self._refusals_left -= 1
                     request.refuse(refusal)
 
 

@@ -113,8 +113,8 @@ class Gateway:
         else:
             self._record(request, route, reply.status, len(reply.content), reply.error)
 
-    def reply_unparsed(self, refusal: Refusal, route: str) -> Reply:
-        """Returns the reply to a request that is refused unparsed, and counts it. Many in a row get the same reply."""
+    def reply_early(self, refusal: Refusal, route: str) -> Reply:
+        """Returns the reply to a request that admission refuses as it arrives, and counts it. Many in a row get the same."""
         self._metrics.record_response(route, 429, 0.0)
         if self._last_refusal[0] is not refusal:
             self._last_refusal = refusal, Reply.for_refusal(refusal)

@@ -1,9 +1,9 @@
 """uvicorn's HTTP/1.1 protocol, with limits that it does not have.
 
-A request becomes a task when it is complete and admission has given it a slot. A refused request never does; in an overload
-a refused request is not even parsed. What the gateway answers itself is written in one packet, without ASGI; all other
-routes run as in uvicorn. Heads, bodies and unread answers have limits of time and size. On shutdown a keep-alive connection
-may send one last request.
+A request becomes a task when it is complete and admission has given it a slot. A refused request never does. A usual
+request (`usual_head`) that arrives in one piece is not parsed again if its head has been parsed before. What the gateway
+answers itself is written in one packet, without ASGI; all other routes run as in uvicorn. Heads, bodies and unread answers
+have limits of time and size. On shutdown a keep-alive connection may send one last request.
 
 benchmarks/groups/ablation.py measures each of these against plain uvicorn.
 """
@@ -49,7 +49,7 @@ class Protocol(HttpToolsProtocol):
     # instances each attribute would cost a cache miss or two, and all of them as much as the system calls.
     __slots__ = (
         "_answers", "_gateway", "_in_body", "_in_head", "_is_shutting_down", "_request", "_unsent_bytes", "deadline",
-        "loop", "refused_at", "server_state", "timeout_keep_alive", "transport",
+        "loop", "server_state", "timeout_keep_alive", "transport",
     )  # fmt: skip
     _has_begun = _close_after_body = False
     """A request began in the data that is parsed now; the connection closes when the body of a refused request has
@@ -65,8 +65,6 @@ class Protocol(HttpToolsProtocol):
         self._answers = self._admission.answers
         self.deadline = 0.0
         """When the event loop's clock passes it, `time_out` is called."""
-        self.refused_at = float("-inf")
-        """When admission last refused a request of this connection."""
         self._in_head = self._in_body = self._is_shutting_down = False
         self._unsent_bytes = 0
         """0 unless the transport has paused writing."""
@@ -100,21 +98,34 @@ class Protocol(HttpToolsProtocol):
             self.deadline = self.loop.time() + self.timeout_keep_alive
 
     def data_received(self, data: bytes) -> None:
-        answers = self._answers
-        if answers.is_overloaded and self._is_idle and (head := usual_head(data)) and (refusal := answers.shed(self)):
-            self._refuse_unparsed(head, refusal)
+        if self._request is None and not (self._in_head or self._in_body) and (head := usual_head(data)):
+            self._receive_usual(head, data)
         else:
             self._parse(data)
 
-    def _refuse_unparsed(self, head: Head, refusal: Refusal) -> None:
+    def _receive_usual(self, head: Head, data: bytes) -> None:
+        """Receives a whole request whose head is parsed already. Leaves the parser between two messages, where it is."""
+        answers = self._answers
+        if answers.is_overloaded and (refusal := answers.shed()):
+            self._refuse_early(head, refusal)
+            return
+        if head.body_bytes > SMALL_BODY_BYTES:
+            self._parse(data)  # counts the body against the budget
+            return
+        request = Request(self, "POST", head.target, "1.1", head.headers, not self._is_shutting_down, head=head)
+        request.body, request.is_complete = data[head.size :], True
+        self._receiving, self.deadline = request, NEVER
+        self._begin(request)
+
+    def _refuse_early(self, head: Head, refusal: Refusal) -> None:
         """Kept short: in an overload, a worker does little else."""
         if self._unsent_bytes:
             self.transport.abort()
             return
-        reply = self._gateway.reply_unparsed(refusal, head.path)
+        reply = self._gateway.reply_early(refusal, head.path)
         headers = self._gateway.encode_headers(self.server_state.default_headers, head.origin)
-        self.transport.write(reply.encode(headers, head.id or new_request_id(), not self._is_shutting_down))
-        self.deadline = self.refused_at + self.timeout_keep_alive
+        self.transport.write(reply.encode(headers, head.id, not self._is_shutting_down))
+        self.deadline = self.loop.time() + self.timeout_keep_alive
         if self._is_shutting_down:
             self.transport.close()
 
@@ -238,7 +249,7 @@ class Protocol(HttpToolsProtocol):
             self.tasks.add(task)
             return
         self.cycle = asgi_cycle(self, request)
-        self.cycle.body, self.cycle.more_body = request.body, False
+        self.cycle.body, self.cycle.more_body = bytearray(request.body), False
         self.cycle.message_event.set()
         request.body = bytearray()
         self._start_asgi_task(self.cycle, self.app)

@@ -1,4 +1,4 @@
-"""An HTTP request, as the protocol, admission and the gateway share it; and `Head`, all that an early refusal needs."""
+"""An HTTP request, as the protocol, admission and the gateway share it; and `usual_head`, which parses most heads once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import time
 import zlib
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import httptools
@@ -22,16 +22,11 @@ if TYPE_CHECKING:
 
 USUAL_BYTES = 8192
 """Largest usual request: see `Head`."""
+OPTIONAL_HEADERS = {b"transfer-encoding", b"expect"}
 UPGRADE_HEADERS = {b"upgrade", b"http2-settings", b"connection"}
 _NO_QUALITY = rb"\s*;\s*q=0(\.0*)?\s*(,|$)"
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-_START = re.compile(rb"POST (/predict|/embed) HTTP/1\.1\r\n")
-_LENGTH = re.compile(rb"\ncontent-length: *(\d{1,4})\r\n", re.IGNORECASE)
-_ID = re.compile(rb"\nx-request-id: *([A-Za-z0-9._:-]{1,128})\r\n", re.IGNORECASE)
-_ORIGIN = re.compile(rb"\norigin: *(\S+)\r\n", re.IGNORECASE)
-_UNUSUAL = re.compile(
-    rb"\n(?:transfer-encoding|upgrade|expect|connection|content-length: *\d+\r\n(?s:.*)\ncontent-length)", re.IGNORECASE
-)
+USUAL_TARGETS = {b"/predict", b"/embed"}
 
 
 class Request:
@@ -51,32 +46,36 @@ class Request:
         headers: list[tuple[bytes, bytes]],
         keep_alive: bool = True,
         expects_continue: bool = False,
+        head: Head | None = None,
     ) -> None:
+        """`head`: of a usual request. Many requests share it."""
         self.connection, self.method, self.target, self.version = connection, method, target, version
-        self.headers, self.named = headers, dict(headers)
+        self.headers = headers
         self.keep_alive, self.expects_continue = keep_alive, expects_continue
-        self.body = bytearray()
+        self.body: bytes | bytearray = bytearray()
         self.is_complete = self.is_refused = self.is_gone = False
         self.started, self.arrived = time.perf_counter(), 0.0
-        path = target.partition(b"?")[0].decode("latin-1")
-        self.path = unquote(path) if "%" in path else path
         self.slot = Slot(None)
         self.key: str | None = None
         """The name of the API key in the log."""
         self._id: str | None = None
+        if head is not None:
+            self.named, self.path = head.named, head.path
+        else:
+            path = target.partition(b"?")[0].decode("latin-1")
+            self.named, self.path = dict(headers), unquote(path) if "%" in path else path
         self._gone: asyncio.Event | None = None
 
     @property
     def id(self) -> str:
         """The id that the client sent, if it is valid, else a new one."""
         if self._id is None:
-            name = self.named.get(b"x-request-id", b"")
-            self._id = (name if _REQUEST_ID.fullmatch(name) else new_request_id()).decode()
+            self._id = _id_of(self.named).decode()
         return self._id
 
     def content(self, limit: int) -> bytes | bytearray:
         """The body, decompressed. Raises Refusal."""
-        body, self.body = self.body, bytearray()
+        body, self.body = self.body, b""
         return _unzip(body, limit) if self.named.get(b"content-encoding", b"").lower() == b"gzip" else body
 
     def accepts(self, header: bytes, value: bytes) -> bool:
@@ -104,33 +103,69 @@ class Request:
             self._gone.set()
 
 
-class Head(NamedTuple):
-    """The head of a usual request of /predict or /embed: HTTP/1.1, a small body of known length, no optional feature of
-    HTTP.
+class Head:
+    """The head of a usual request: POST /predict or /embed over HTTP/1.1, a small body of known length, no optional feature
+    of HTTP. Also collects what the parser finds.
     """
 
-    path: str
-    body_bytes: int
-    id: bytes | None
-    """The request id that the client sent, if it is valid."""
-    origin: bytes | None
+    def __init__(self, head: bytes) -> None:
+        """Raises httptools.HttpParserError and HttpParserUpgrade."""
+        self.size, self.target, self.headers = len(head), b"", list[tuple[bytes, bytes]]()
+        self._has_ended = self._has_body = False
+        parser = httptools.HttpRequestParser(self)
+        parser.feed_data(head)
+        self.named = dict(self.headers)
+        length = self.named.get(b"content-length", b"")
+        self.body_bytes = int(length) if length.isdigit() else USUAL_BYTES
+        self.is_usual = (
+            self._has_ended
+            and not self._has_body
+            and parser.get_method() == b"POST"
+            and self.target in USUAL_TARGETS
+            and parser.get_http_version() == "1.1"
+            and parser.should_keep_alive()
+            and not self.named.keys() & OPTIONAL_HEADERS
+        )
+        self.path, self.origin = self.target.decode("latin-1"), self.named.get(b"origin")
+
+    def on_url(self, url: bytes) -> None:
+        self.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self._has_ended = True
+
+    def on_body(self, _body: bytes) -> None:
+        self._has_body = True
+
+    @property
+    def id(self) -> bytes:
+        """The id that the client sent, if it is valid, else a new one."""
+        return _id_of(self.named)
 
 
 def usual_head(data: bytes) -> Head | None:
     """The head of the request in `data`. None unless `data` is exactly one complete, usual request."""
     end = data.find(b"\r\n\r\n") + 4
-    if len(data) <= USUAL_BYTES and (head := _usual_head(data[:end])) and len(data) == end + head.body_bytes:
+    if end < len(data) <= USUAL_BYTES and (head := _usual_head(data[:end])) and len(data) == end + head.body_bytes:
         return head
     return None
 
 
 @lru_cache(maxsize=256)  # the requests of a client have few different heads
 def _usual_head(head: bytes) -> Head | None:
-    start, length = _START.match(head), _LENGTH.search(head)
-    if start is None or length is None or _UNUSUAL.search(head):
-        return None
-    name, origin = _ID.search(head), _ORIGIN.search(head)
-    return Head(start[1].decode(), int(length[1]), name and name[1], origin and origin[1])
+    try:
+        parsed = Head(head)
+    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        return None  # the parser of the connection finds it again
+    return parsed if parsed.is_usual else None
+
+
+def _id_of(headers: dict[bytes, bytes]) -> bytes:
+    name = headers.get(b"x-request-id")
+    return name if name is not None and _REQUEST_ID.fullmatch(name) else new_request_id()
 
 
 def new_request_id() -> bytes:

@@ -67,7 +67,7 @@ class Monitor:
     def observe(self, model: ServedModel, rows: Rows, results: Results) -> None:
         """Called for every answer, before it is encoded. Takes less than a microsecond for most answers."""
         self._shadow.observe(model, rows, results)
-        if self._room and isinstance(rows, NewRows | BothRows):
+        if self._room and isinstance(rows, (NewRows, BothRows)):  # `|` would make an object per answer
             self._sample(model, rows.new if isinstance(rows, NewRows) else rows.new.new, results.parts[-1].logits)
 
     def _sample(self, model: ServedModel, new: Any, logits: NDArray[np.float32]) -> None:

@@ -32,8 +32,9 @@ MAX_ENTRIES = 100_000
 """Most adjacency entries of a neighbourhood that is checked: 50 MB for 64 hidden units."""
 MAX_JOINT = 64
 """Most new nodes of a joint request that is checked: all of them are computed together."""
-MAX_SHARE = 0.01
-"""Largest share of the CPU time of this worker for all checks together. Opening a version does not count."""
+MAX_SHARE = 0.0065
+"""Largest share of the CPU time of this worker for the computation of all checks. To send a question to the process and to
+read its result takes half as much again, so that a check takes 1 % in all. Opening a version does not count."""
 MIN_SCALE = 1e-6
 
 

@@ -174,15 +174,14 @@ class Batcher:
 
     def _settle(self, batch: Sequence[Waiting], results: Sequence[Any]) -> None:
         if not isinstance(batch[0].rows, KnownRows):
-            self._metrics.batch_nodes.observe(sum(len(waiting.rows) for waiting in batch))
+            self._metrics.record_batch(sum(len(waiting.rows) for waiting in batch))
         for waiting, result in zip(batch, results, strict=True):
             if waiting.results.done():
                 continue  # the client has disconnected
             if isinstance(result, BaseException):
                 waiting.results.set_exception(result)
                 continue
-            for count in result.recomputed:
-                self._metrics.recomputed.observe(count)
+            self._metrics.record_recomputed(result.recomputed)
             waiting.results.set_result(result)
             if self._observe is not None:
                 try:

@@ -152,14 +152,16 @@ class Predictor:
     def _check_limits(self, question: Question) -> None:
         if question.assuming:
             check_count(question.assuming, self._settings.max_operations)
-        neighbors = sum(len(node.neighbors) for node in question.new_nodes)
-        for what, count, limit in (
-            ("nodes", len(question.nodes) + len(question.new_nodes), self._settings.max_nodes),
-            ("edges", len(question.edges), self._settings.max_neighbors),
-            ("neighbours", neighbors, self._settings.max_neighbors),
-        ):
-            if count > limit:
-                raise Refusal("batch_too_large", f"{count:,} {what} in one request, the limit is {limit:,}", limit=limit)
+        limit = self._settings.max_neighbors
+        _check_limit("nodes", len(question.nodes) + len(question.new_nodes), self._settings.max_nodes)
+        if question.new_nodes:
+            _check_limit("edges", len(question.edges), limit)
+            _check_limit("neighbours", sum(len(node.neighbors) for node in question.new_nodes), limit)
+
+
+def _check_limit(what: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise Refusal("batch_too_large", f"{count:,} {what} in one request, the limit is {limit:,}", limit=limit)
 
 
 def _id(node: Any) -> NodeId:

@@ -44,6 +44,8 @@ class BulkHistogram(Histogram):
     """A histogram that takes many observations for the cost of a few."""
 
     def observe_all(self, amounts: Sequence[float]) -> None:
+        if not amounts:
+            return
         buckets = np.searchsorted(self._upper_bounds, amounts)  # the first bound that is not below the amount
         self._sum.inc(sum(amounts))
         for bucket, count in enumerate(np.bincount(buckets).tolist()):
@@ -70,6 +72,8 @@ class Metrics:
         self._responses: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
         self._stages: defaultdict[str, list[float]] = defaultdict(list)
         self._shed: Counts[str] = Counts()
+        self._batch_nodes: list[int] = []
+        self._recomputed: list[int] = []
         self._commits: list[float] = []
         self._operations: Counts[tuple[str, str]] = Counts()
         self._dropped_lines = 0
@@ -78,7 +82,7 @@ class Metrics:
     def _declare_requests(self) -> None:
         counter = partial(Counter, registry=self.registry)
         duration = partial(BulkHistogram, buckets=SECONDS, registry=self.registry)
-        size = partial(Histogram, buckets=SIZES, registry=self.registry)
+        size = partial(BulkHistogram, buckets=SIZES, registry=self.registry)
         self.requests = counter("sgf_requests_total", "Responses, by route and status code.", ["route", "code"])
         about = "From the complete head of a request until its response is passed to the system."
         self.seconds = duration("sgf_request_duration_seconds", about, ["route"])
@@ -173,6 +177,14 @@ class Metrics:
         for stage, duration in seconds.items():
             self._stages[stage].append(duration)
 
+    def record_batch(self, nodes: int) -> None:
+        """The number of new nodes in a batch that was computed."""
+        self._batch_nodes.append(nodes)
+
+    def record_recomputed(self, counts: Sequence[int]) -> None:
+        """The number of stored states that were recomputed for each new node."""
+        self._recomputed += counts
+
     def record_shed(self, reason: str, count: int = 1) -> None:
         self._shed[reason] += count
 
@@ -199,13 +211,16 @@ class Metrics:
             self.stages.labels(stage).observe_all(durations)
         for reason, count in shed.items():
             self.shed.labels(reason).inc(count)
+        batches, self._batch_nodes = self._batch_nodes, []
+        recomputed, self._recomputed = self._recomputed, []
+        self.batch_nodes.observe_all(batches)
+        self.recomputed.observe_all(recomputed)
         self._flush_changes()
 
     def _flush_changes(self) -> None:
         commits, self._commits = self._commits, []
         operations, self._operations = self._operations, Counts()
-        if commits:
-            self.commit_seconds.observe_all(commits)
+        self.commit_seconds.observe_all(commits)
         for labels, count in operations.items():
             self.graph_operations.labels(*labels).inc(count)
 

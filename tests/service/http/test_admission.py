@@ -74,6 +74,27 @@ class Simulation:
             await asyncio.sleep(1 / rate)
         await asyncio.gather(*sent)
 
+    async def pool(self, connections: int, rate: float, seconds: float) -> list[tuple[float, float]]:
+        """Sends at a constant rate over a fixed number of connections. Returns when each request was due, and how long it
+        waited for a connection.
+        """
+        loop, idle, waits = asyncio.get_running_loop(), asyncio.Queue[SimpleNamespace](), list[tuple[float, float]]()
+        for _ in range(connections):
+            idle.put_nowait(new_connection())
+
+        async def caller(due: float) -> None:
+            connection = await idle.get()
+            waits.append((due, loop.time() - due))
+            await self.send(connection)
+            idle.put_nowait(connection)
+
+        callers = []
+        for _ in range(round(rate * seconds)):
+            callers.append(asyncio.create_task(caller(loop.time())))
+            await asyncio.sleep(1 / rate)
+        await asyncio.gather(*callers)
+        return waits
+
     def goodput(self, start: float, end: float) -> float:
         return sum(start <= at < end for at, _ in self.answered) / (end - start)
 
@@ -83,7 +104,7 @@ class Simulation:
 
 
 def new_connection() -> SimpleNamespace:
-    return SimpleNamespace(loop=asyncio.get_running_loop(), refused_at=float("-inf"))
+    return SimpleNamespace(loop=asyncio.get_running_loop())
 
 
 class Sent:
@@ -166,6 +187,20 @@ def test_in_an_overload_answers_and_refusals_are_quick(ratio: float) -> None:
         waited = [took for at, took in simulation.refused if at >= 1.0]
         assert sorted(waited)[int(0.99 * len(waited))] == 0.0
         assert max(waited) <= PATIENCE * BOUND + 2 * WINDOW_SECONDS
+
+    hurried.run(main())
+
+
+@pytest.mark.parametrize("connections", [150, 300, 1000])
+def test_an_overload_does_not_hold_the_connections_of_a_pool(connections: int) -> None:
+    """A pool gives a connection to the next caller right after a refusal. This is no retry, and is refused at once."""
+
+    async def main() -> None:
+        simulation = Simulation()
+        waits = await simulation.pool(connections, 2 * CAPACITY, 4.0)
+        assert simulation.goodput(1.0, 4.0) == pytest.approx(CAPACITY, rel=0.02)
+        assert simulation.p99(1.0, 4.0) <= 6 * SERVICE_SECONDS
+        assert max(wait for due, wait in waits if due >= 1.0) == 0.0
 
     hurried.run(main())
 

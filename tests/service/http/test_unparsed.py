@@ -1,4 +1,6 @@
-"""Requests that wait, and requests that are refused unparsed: each is one whole request, and nothing of it is lost."""
+"""Requests that wait, and usual requests, which do not pass through the parser of their connection: each is one whole
+request, and nothing of it is lost.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import asyncio
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.admission import WINDOW_SECONDS
 from service.http.request import usual_head
 from service.predict.predictor import Answer, Predictor
 from tests.service.http import raw
@@ -74,22 +78,22 @@ class Parsed:
     ),
     st.sampled_from([b"\r\n", b"\n"]),
 )
-def test_what_is_refused_unparsed_is_one_whole_request_for_the_parser(lines: list[bytes], body: bytes, end: bytes) -> None:
+def test_a_usual_request_is_one_whole_request_for_the_parser(lines: list[bytes], body: bytes, end: bytes) -> None:
     data = b"POST /predict HTTP/1.1\r\n" + b"".join(line + end for line in lines) + b"\r\n" + body
     if usual_head(data) is None:
         return
     parsed = Parsed(data)
-    if parsed.valid:  # else the connection would be closed: a refusal does no harm
-        assert (parsed.complete, parsed.bodies) == (1, [body])
+    assert (parsed.valid, parsed.complete, parsed.bodies) == (True, 1, [body])
 
 
-def test_usual_requests_are_refused_unparsed_and_others_are_not() -> None:
+def test_which_requests_are_usual() -> None:
     def is_usual(data: bytes) -> bool:
         return usual_head(data) is not None
 
     usual = request()
     assert is_usual(usual)
     assert is_usual(request(b" " * 4000, b"authorization: Bearer k", path=b"/embed"))
+    assert is_usual(request(BODY, b"connection: keep-alive"))
     for unusual in (
         usual[:-1],
         usual + b"x",
@@ -98,6 +102,9 @@ def test_usual_requests_are_refused_unparsed_and_others_are_not() -> None:
         usual.replace(b"/predict", b"/models"),
         request(BODY, version=b"1.0"),
         request(BODY, b"connection: close"),
+        request(BODY, b"connection: upgrade", b"upgrade: h2c"),
+        request(BODY, b"expect: 100-continue"),
+        request(BODY, b"content-length: 14"),
         request(b" " * 9000),
     ):
         assert not is_usual(unusual)
@@ -175,7 +182,7 @@ def test_a_refused_one_keeps_its_connection_and_what_is_behind_it(busy: Busy, mo
 
 
 @OVERLOADED
-def test_in_an_overload_a_request_is_refused_as_it_arrives(busy: Busy) -> None:
+def test_in_an_overload_a_request_is_refused_as_it_arrives(busy: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
     client, go = busy
     headers = KEY, b"x-request-id: mine"
     with ExitStack() as opened:
@@ -193,10 +200,49 @@ def test_in_an_overload_a_request_is_refused_as_it_arrives(busy: Busy) -> None:
         assert re.fullmatch(r"overloaded: \d+ requests wait or run; retry after 1 s", answer["error"])
         until(lambda: 'sgf_requests_total{code="429",route="/predict"}' in client.get("/metrics").text)
         until(lambda: 'sgf_shed_total{reason="queue"} 0.0' not in client.get("/metrics").text)
-        callers[0].sendall(request(BODY, *headers))  # a retry, which waits
+        callers[0].sendall(request(BODY, *headers))  # of another caller: a pool reuses a connection at once
+        assert read_response(callers[0])[1]["code"] == "overloaded"
+        monkeypatch.setattr("service.admission.MIN_REFUSALS", 0)
+        time.sleep(4 * WINDOW_SECONDS)
+        callers[0].sendall(request(BODY, *headers))  # beyond the number of refusals, it waits
         assert not readable(callers[0], 0.05)
         go.set()
         assert read_response(callers[0])[1]["predictions"][0]["node"] == 1
+
+
+def test_usual_and_other_requests_alternate_on_a_connection(store: Path) -> None:
+    def ask(node: int) -> bytes:
+        return request(b'{"nodes": [%d]}' % node)
+
+    with in_thread(store) as client, connect(client) as caller:
+        first, second = ask(3)[:40], ask(3)[40:]
+        for data in (ask(1), ask(2), first, second, ask(4) + ask(5), ask(6), b"\r\n" + ask(7), ask(8)):
+            caller.sendall(data)
+            client.get("/health/live")  # so that it is read before the next part comes
+        assert [read_response(caller)[1]["predictions"][0]["node"] for _ in range(8)] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_refused_body_that_looks_like_a_request_is_no_request(store: Path) -> None:
+    def ask(node: int) -> bytes:
+        return request(b'{"nodes": [%d]}' % node, KEY)
+
+    with in_thread(store, api_keys=("a-key-of-sixteen",)) as client, connect(client) as caller:
+        caller.sendall(request(ask(1)).removesuffix(ask(1)))  # without a key
+        assert read_response(caller)[1]["code"] == "unauthorized"
+        caller.sendall(ask(1))  # its body
+        client.get("/health/live")
+        caller.sendall(ask(2))
+        assert read_response(caller)[1]["predictions"][0]["node"] == 2
+
+
+def test_a_body_of_five_kilobytes_that_waits_counts_against_the_budget(busy: Busy) -> None:
+    client, go = busy
+    with connect(client) as caller:
+        body = BODY + b" " * 5000
+        caller.sendall(request(body, KEY))
+        until(lambda: f"sgf_buffered_bytes {len(body)}.0" in client.get("/metrics").text)
+        go.set()
+        assert read_response(caller)[1]["predictions"][0]["node"] == 1
 
 
 def test_a_client_that_leaves_is_skipped(busy: Busy) -> None:
