@@ -13,6 +13,9 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
 
 from benchmarks.memory import PeakAnonymous
 from benchmarks.model_processes import take_turns
@@ -21,6 +24,7 @@ from benchmarks.results import Result, Timing, at_most, faster, format_seconds, 
 NODES, EDGES, BATCH = 1_000_000, 10_000_000, 100_000
 ALLOWED_BYTES = 12e9
 ROUNDS, BUSY = 2, 8
+CONTESTANTS = ("one", "two", "halves")
 
 
 def against_pyg() -> list[Result]:
@@ -45,26 +49,44 @@ def a_million_nodes() -> list[Result]:
 
 
 def two_processes() -> list[Result]:
-    """Each on one core: a process also cuts its next batch in a thread, for which a single one would use the second core."""
-    seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
+    """Each on one core: a process also cuts its next batch in a thread, for which a single one would use the second core.
+
+    The halves are two processes that know nothing of each other, with half of the nodes and edges each: nothing is exchanged
+    and no process waits, so their ratio is what the machine had for two processes during this run.
+    """
+    seconds: dict[tuple[str, str], list[list[float]]] = defaultdict(list)
     for _ in range(ROUNDS):
-        for count in (1, 2):
-            launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
-            command = ["taskset", "--cpu-list", f"0-{count - 1}", *launcher, "-m", "benchmarks.ranks"]
-            environ = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-            sizes = [str(NODES), str(EDGES), str(BATCH)]
-            run = subprocess.run([*command, *sizes], env=environ, check=True, stdout=subprocess.PIPE, text=True)
-            for name, times in json.loads(run.stdout).items():
-                seconds[name, count] += times
-    claims = {"epoch": f"epoch in batches of {BATCH:,}, with its evaluation", "summary": "full forward of a snapshot"}
-    return [
-        faster(
-            f"{claim}, {NODES:,} nodes: two processes of one thread against one",
-            *(Timing.of(seconds[name, count]) for count in (2, 1)),
-            1.7,
-        )
-        for name, claim in claims.items()
-    ]
+        for contestant in CONTESTANTS:
+            for name, measured in _run_ranks(contestant):
+                seconds[name, contestant] += measured
+    results = []
+    for name, work in (("epoch", f"epoch in batches of {BATCH:,}, with its evaluation"), ("summary", "full forward")):
+        both = {who: np.transpose(seconds[name, who]).tolist() for who in CONTESTANTS}
+        wall, cpu = ({who: Timing.of(clocks[place]) for who, clocks in both.items()} for place in (0, 1))
+        claim = f"{work}, {NODES:,} nodes, against one process of one thread"
+        results.append(faster(f"{claim}: two processes of one thread", wall["two"], wall["one"], 1.7))
+        results.append(faster(f"{claim}: CPU time of the busier of the two", cpu["two"], cpu["one"], None))
+        results.append(faster(f"{claim}: two processes with half of the graph each", wall["halves"], wall["one"], None))
+    return results
+
+
+def _run_ranks(contestant: str) -> Iterator[tuple[str, list[list[float]]]]:
+    """The seconds and CPU seconds of every measurement, by its name."""
+    environ = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    module, share = ["-m", "benchmarks.ranks"], 2 if contestant == "halves" else 1
+    sizes = [str(NODES // share), str(EDGES // share), str(BATCH)]
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={1 if contestant == 'one' else 2}"]
+    if contestant == "halves":
+        commands = [["taskset", "--cpu-list", str(core), sys.executable, *module, *sizes] for core in range(2)]
+    else:
+        cores = "0" if contestant == "one" else "0-1"
+        commands = [["taskset", "--cpu-list", cores, sys.executable, *launcher, *module, *sizes]]
+    runs = [subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) for command in commands]
+    for run in runs:
+        output, _ = run.communicate()
+        if run.returncode:
+            raise SystemExit(f"{' '.join(commands[0])} failed with {run.returncode}")
+        yield from json.loads(output).items()
 
 
 def on_a_busy_machine() -> list[Result]:
@@ -72,11 +94,11 @@ def on_a_busy_machine() -> list[Result]:
     cores = len(os.sched_getaffinity(0))
     fair = (cores + BUSY) / cores
     results = []
-    for policy, bar in (("passive", 1.5), ("active", None)):
-        alone = [_train_digits(policy) for _ in range(ROUNDS)]
+    for policy, bar, rounds in (("passive", 1.5, ROUNDS), ("active", None, 1)):  # a round of active threads takes minutes
+        alone = [_train_digits(policy) for _ in range(rounds)]
         loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY)]
         try:
-            beside = [_train_digits(policy) for _ in range(ROUNDS)]
+            beside = [_train_digits(policy) for _ in range(rounds)]
         finally:
             for loop in loops:
                 loop.kill()
