@@ -18,7 +18,7 @@ import numpy
 import torch
 import torch_geometric
 
-from benchmarks.groups import ablation, caching, explanations, live, mathematics, predict, similar, training
+from benchmarks.groups import ablation, caching, explanations, live, mathematics, predict, processes, similar, training
 from benchmarks.groups.concurrency import concurrency
 from benchmarks.groups.first_prediction import first_prediction
 from benchmarks.groups.generators import generators
@@ -34,7 +34,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 GROUPS: dict[str, tuple[Callable[[], list[Result]], ...]] = {
     "sgformer": (mathematics.against_pyg, mathematics.measure_new_node_by_graph_size, mathematics.measure_hub_neighbours),
     "model_store": (snapshots,),
-    "training": (training.against_pyg, training.a_million_nodes, training.two_processes, training.on_a_busy_machine),
+    "training": (training.against_pyg, training.a_million_nodes),
+    "processes": (processes.two_processes, processes.on_a_busy_machine),
     "service": (predict.predict, predict.inline),
     "caching": (caching.hits, caching.misses),
     "generators": (generators,),

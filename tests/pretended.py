@@ -16,7 +16,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
-from sgformer.full_graph import shard
+from sgformer.full_graph import collectives
 from training.fit import processes
 
 DEVICE = "pretended:0"
@@ -69,7 +69,7 @@ def start_device(nccl: bool = False) -> str:
     LIBRARY.fallback(compute, "PrivateUse1")  # for tensors that are made on the device
     set_free_memory(2**40)
     if nccl:
-        for module in (shard, processes):
+        for module in (collectives, processes):
             module.communication_device = lambda: torch.device(DEVICE)
         for name in COLLECTIVES:
             setattr(dist, name, _for_the_device(getattr(dist, name)))

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from model_store.format import layout, npy
 from model_store.format.layout import ArraySpec
+from model_store.format.scratch import scratch_files
 from sgformer import Graph, ModelConfig, Summary, summarize
-from sgformer.full_graph.shard import Allocate, Shard, broadcast, world_size
+from sgformer.full_graph.collectives import broadcast, world_size
+from sgformer.full_graph.shard import Shard
 
 Weights = Mapping[str, NDArray[Any]]
 
@@ -44,7 +46,7 @@ def assist(config: ModelConfig, weights: Weights, graph: Graph, device: str) -> 
 
 
 def _write_rows(folder: Path, config: ModelConfig, weights: Weights, graph: Graph, device: str) -> Summary:
-    shard = Shard.of(graph, _scratch(folder))
+    shard = Shard.of(graph, scratch_files(folder))
     mapped: list[Any] = []
 
     def own_rows(name: str, _shape: tuple[int, ...], _dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -56,15 +58,3 @@ def _write_rows(folder: Path, config: ModelConfig, weights: Weights, graph: Grap
         array.flush()  # another machine may read the file
     dist.barrier()
     return summary
-
-
-def _scratch(folder: Path) -> Allocate:
-    """Arrays in nameless files of the store, which the kernel removes with the process."""
-
-    def allocate(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        path = folder / f"rank_{dist.get_rank()}_{name}.npy"
-        array = npy.create(path, ArraySpec(shape, dtype.str))
-        path.unlink()
-        return array
-
-    return allocate

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from sgformer.arrays.torch_operations import placed_on
 from sgformer.config import ModelConfig
 from sgformer.full_graph.passes import Passes, write_into
-from sgformer.full_graph.shard import CHUNK_ROWS, Allocate, Shard, in_memory
+from sgformer.full_graph.shard import CHUNK_ROWS, Shard
+from sgformer.full_graph.storage import Allocate, in_memory
 from sgformer.graph import Graph
 from sgformer.request_time.inference import InferenceModel
 from sgformer.states import NodeStates

@@ -22,12 +22,14 @@ from sgformer.arrays.torch_operations import shared
 from sgformer.config import ModelConfig
 from sgformer.device import fits_on_gpu
 from sgformer.full_graph.prefetch import prefetched
-from sgformer.full_graph.shard import BLOCK_ENTRIES, CHUNK_ROWS, Shard
+from sgformer.full_graph.shard import CHUNK_ROWS, Shard
 from sgformer.graph import Graph
 from sgformer.request_time.inference import InferenceModel
 from sgformer.sums import AttentionSums
 from sgformer.torch_model.propagation import Propagation, PropagationRows
 
+BLOCK_ENTRIES = 4_000_000
+"""Most adjacency entries of a block."""
 BLOCK_ROWS = 131_072
 """Most rows of a sparse product, besides BLOCK_ENTRIES: the product is faster in few large blocks."""
 
@@ -63,7 +65,8 @@ class Passes:
         # numpy, which asks for huge pages; torch does not.
         block_rows = max((stop - start for start, stop in pairwise(self._bounds)), default=0)
         self._product = torch.from_numpy(np.empty((block_rows, config.hidden), dtype=dtype)).to(device)
-        self._rows = PropagationRows(adjacency, self._product.dtype, device, shard.degrees if shard else None)
+        degrees, self._first_column = (shard.degrees, shard.first_column) if shard else (adjacency.all_degrees(), 0)
+        self._rows = PropagationRows(adjacency, self._product.dtype, device, degrees, self._first_column)
         self._only = self._rows.between(0, graph.num_nodes) if len(self._bounds) == 2 else None
 
     @property
@@ -131,11 +134,12 @@ class Passes:
         single block.
         """
         rows = slice(*bounds)
+        own = slice(*(bound + self._first_column for bound in bounds))
         if placed is not None:
-            return rows, self._only or self._rows.between(*bounds), placed, placed[rows]
+            return rows, self._only or self._rows.between(*bounds), placed, placed[own]
         columns = self._rows.neighbors(*bounds)
         propagation = self._rows.between(*bounds, columns)
-        return rows, propagation, self.on_device(states[columns]), self.on_device(states[rows])
+        return rows, propagation, self.on_device(states[columns]), self.on_device(states[own])
 
     def _ahead(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """The results of `function` in order, for a GPU one ahead: the cores of the host are idle while it computes."""

@@ -12,7 +12,7 @@ from model_store.cli.terminal import default_log, describe_publication
 from model_store.publish.shared_forward import assist
 from model_store.run_contract import DataEvent, FinishedEvent
 from sgformer import ConfigError, Graph
-from sgformer.full_graph.shard import broadcast
+from sgformer.full_graph.collectives import broadcast
 from training.cli.events import EventWriter
 from training.cli.options import LIVE, RefreshOptions
 from training.cli.terminal import chosen_reading, open_live_data, print_notes, print_result

@@ -18,7 +18,7 @@ from model_store.cli.terminal import print_output
 from model_store.live_graph.current_data import CurrentData, current_data, open_live_graph
 from model_store.run_contract import EpochEvent
 from sgformer import ConfigError
-from sgformer.full_graph.shard import broadcast
+from sgformer.full_graph.collectives import broadcast
 from training.cli.events import EpochPace, EventWriter
 from training.cli.options import LIVE, DataOptions, Options, ReadingOptions
 from training.data import datasets

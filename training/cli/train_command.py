@@ -13,7 +13,7 @@ from model_store.format.layout import checked_model
 from model_store.publish.shared_forward import assist
 from model_store.run_contract import JOB_KEY, DataEvent, FinishedEvent, StoppedEvent
 from sgformer import ConfigError, ModelConfig
-from sgformer.full_graph.shard import world_size
+from sgformer.full_graph.collectives import world_size
 from training.cli.demo import check_new_node
 from training.cli.events import EventWriter
 from training.cli.facts_text import print_facts

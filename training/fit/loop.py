@@ -16,8 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sgformer import ConfigError, FullForward, ModelConfig, SGFormer, SgformerError
 from sgformer.arrays.torch_operations import shared
+from sgformer.full_graph.collectives import gather_rows, world_size
 from sgformer.full_graph.prefetch import prefetched
-from sgformer.full_graph.shard import Shard, gather_rows, world_size
+from sgformer.full_graph.shard import Shard
 from sgformer.torch_model.model import GraphTensors
 from training.data.labelled import PARTS, TRAIN, VALIDATION, LabelledGraph
 from training.fit import tasks
@@ -25,7 +26,7 @@ from training.fit.batches import Subgraphs, partition_of
 from training.fit.checkpoint import Checkpoint
 from training.fit.input_dropout import drop_inputs
 from training.fit.processes import any_process, broadcast_buffers, rank, require_same, seed_epoch, share_of
-from training.fit.scratch import allocator_for
+from training.fit.scratch import allocator_for, opener_for
 from training.fit.settings import TrainingConfig
 from training.fit.warm_start import digest_of
 
@@ -251,7 +252,7 @@ class _Run:
 
     @cached_property
     def _shard(self) -> Shard:
-        return Shard.of(self._data.graph, allocator_for(self._data.graph))
+        return Shard.of(self._data.graph, opener_for(self._data.graph))
 
     @cached_property
     def _subgraphs(self) -> Subgraphs:

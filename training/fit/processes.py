@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from model_store.versions.durable import make_folder
 from sgformer import SgformerError
 from sgformer.device import DeviceError, choose_device
-from sgformer.full_graph.shard import all_gather, broadcast, communication_device, world_size
+from sgformer.full_graph.collectives import all_gather, broadcast, communication_device, world_size
 from training.fit.heartbeat import Heartbeat
 
 TIMEOUT = timedelta(minutes=30)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import mmap
-import os
-import tempfile
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from model_store.format.scratch import scratch_files
 from sgformer import Graph
-from sgformer.full_graph.shard import Allocate, in_memory
+from sgformer.full_graph.storage import Allocate, OpenFile, file_in_memory, in_memory, new_array
 
 
 def on_disk(_name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -19,13 +18,18 @@ def on_disk(_name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray
 
     Raises OSError if the disk is full, before anything is written.
     """
-    size = max(1, int(np.prod(shape)) * dtype.itemsize)
-    with tempfile.TemporaryFile() as file:
-        os.posix_fallocate(file.fileno(), 0, size)
-        pages = mmap.mmap(file.fileno(), size)
-    return np.ndarray(shape, dtype, buffer=pages)
+    return new_array(scratch_files(), shape, dtype)
 
 
 def allocator_for(graph: Graph) -> Allocate:
     """Files for a graph that is mapped from files, else memory."""
-    return on_disk if isinstance(graph.adjacency.indptr.base, mmap.mmap) else in_memory
+    return on_disk if _is_mapped(graph) else in_memory
+
+
+def opener_for(graph: Graph) -> OpenFile:
+    """As `allocator_for`, for what several processes may share."""
+    return scratch_files() if _is_mapped(graph) else file_in_memory
+
+
+def _is_mapped(graph: Graph) -> bool:
+    return isinstance(graph.adjacency.indptr.base, mmap.mmap)

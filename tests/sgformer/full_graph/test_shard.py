@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -11,8 +12,9 @@ import torch
 import torch.distributed as dist
 
 from sgformer import FullForward, Graph, ModelConfig, SGFormer, SparseRows, summarize
-from sgformer.full_graph import shard as shards
-from sgformer.full_graph.shard import Shard, gather_rows, row_ranges
+from sgformer.full_graph import collectives
+from sgformer.full_graph.collectives import gather_rows
+from sgformer.full_graph.shard import Shard, row_ranges
 from sgformer.sums import SUM_NAMES
 from tests.ranks import run_ranks
 
@@ -57,10 +59,11 @@ def all_cases() -> list[Any]:
     return [*cases, forward(CASES[0], np.float32, 200, False)]  # with four processes, two have no rows
 
 
+@pytest.mark.parametrize("one_host", [True, False])
 @pytest.mark.parametrize("count", [2, 4])
-def test_several_processes_compute_what_one_computes(count: int) -> None:
+def test_several_processes_compute_what_one_computes(count: int, one_host: bool) -> None:
     expected = all_cases()
-    for results in run_ranks(all_cases, count):
+    for results in run_ranks(all_cases, count, one_host=one_host):
         for (states, sums, rows, logits), (states_of_one, sums_of_one, rows_of_one, logits_of_one) in zip(
             results, expected, strict=True
         ):
@@ -70,6 +73,26 @@ def test_several_processes_compute_what_one_computes(count: int) -> None:
             for array, other in zip(states, states_of_one, strict=True):
                 np.testing.assert_allclose(array, other, rtol=1e-6, atol=1e-6)
             np.testing.assert_allclose(logits, logits_of_one, rtol=1e-5, atol=1e-6)
+
+
+def share_in_turns() -> tuple[list[Any], list[int]]:
+    """Extended states of several layers, in processes of which each is the slower one in turn; and the range of each."""
+    shard, results = Shard.of(make_graph(), chunk_rows=32), []
+    dist.all_to_all_single = None  # nothing is sent
+    for layer in range(6):
+        time.sleep(0.1 * ((dist.get_rank() + layer) % 2))
+        extended = shard.extended(np.full((shard.num_rows, 3), 10 * layer + dist.get_rank(), dtype=np.float32))
+        time.sleep(0.1 * ((dist.get_rank() + layer // 2) % 2))
+        results.append(extended.copy())
+    return results, [shard.start, shard.stop]
+
+
+def test_processes_of_one_host_see_the_states_of_the_same_layer() -> None:
+    runs = run_ranks(share_in_turns, 3, one_host=True)
+    for layer in range(6):
+        expected = np.concatenate([[10 * layer + rank] * (stop - start) for rank, (_, (start, stop)) in enumerate(runs)])
+        for results, _ in runs:
+            np.testing.assert_array_equal(results[layer], np.repeat(expected[:, None], 3, axis=1))
 
 
 def forward_in_rounds() -> tuple[Any, set[int], int]:
@@ -85,7 +108,7 @@ def forward_in_rounds() -> tuple[Any, set[int], int]:
         gathered[0] = max(gathered[0], sum(map(len, parts)) if rows.dim() == 2 else 0)
         all_gather(parts, rows)
 
-    shards.EXCHANGED_ROWS, dist.all_to_all_single, dist.all_gather = 20, counted, counted_parts
+    collectives.EXCHANGED_ROWS, dist.all_to_all_single, dist.all_gather = 20, counted, counted_parts
     return forward(CASES[1], np.float64, 32, False), exchanged, gathered[0]
 
 

@@ -68,8 +68,11 @@ def train_in_one_process(count: int) -> SGFormer:
     return model
 
 
-def test_steps_are_those_of_one_process_with_all_batches(tmp_path: Path) -> None:
-    (weights, history, logits), (other_weights, other_history, other_logits) = run_ranks(train_exactly, 2, tmp_path / "last")
+@pytest.mark.parametrize("one_host", [True, False])
+def test_steps_are_those_of_one_process_with_all_batches(tmp_path: Path, one_host: bool) -> None:
+    (weights, history, logits), (other_weights, other_history, other_logits) = run_ranks(
+        train_exactly, 2, tmp_path / "last", one_host=one_host
+    )
     assert history == other_history
     assert len(history) == 4
     np.testing.assert_array_equal(logits, other_logits)
@@ -198,11 +201,12 @@ def publish_together(store: Path, name: str, states: str, dies: bool = False, de
     return name
 
 
+@pytest.mark.parametrize("one_host", [True, False])
 @pytest.mark.parametrize(("states", "count"), [("float32", 2), ("float16", 2), ("float32", 4)])
-def test_every_process_writes_its_rows_of_a_snapshot(tmp_path: Path, states: str, count: int) -> None:
+def test_every_process_writes_its_rows_of_a_snapshot(tmp_path: Path, states: str, count: int, one_host: bool) -> None:
     """Four processes share three chunks of rows: one of them has none."""
     publish_together(tmp_path, "one", states)
-    run_ranks(publish_together, count, tmp_path, "two", states)
+    run_ranks(publish_together, count, tmp_path, "two", states, one_host=one_host)
     store = Store(tmp_path)
     with store.model("one").open(1) as one, store.model("two").open(1) as two:
         two.replay()
