@@ -24,6 +24,8 @@ PUSH_DEGREE = 1024
 """A change updates the totals of rows of the stored graph with more neighbours than this: summing them takes over 0.1 ms."""
 UPDATES_PER_SUM, ENTRIES_PER_UPDATE = 8, 8
 """To sum a total again costs as much as this number of updates, and one update more per this number of neighbours."""
+MAX_UPDATED_ROWS = 8192
+"""A change that reaches more rows updates the totals of hubs only: all answers wait while a commit updates totals."""
 MAX_LOSS = 10.0
 """A total that updates make smaller by more than this factor is summed again, because it has lost a digit."""
 BLOCK_ENTRIES = 8192
@@ -125,11 +127,10 @@ class LayerStates:
     def _has_total(self, rows: Indices) -> NDArray[np.bool_]:
         """Which rows have a total that is worth an update: those that were read, and hubs of the stored graph."""
         slots = self._table.slots(rows)
-        has_total: NDArray[np.bool_] = slots >= 0
-        absent = (slots == ABSENT).nonzero()[0]
-        if len(absent):
-            others = rows[absent]
-            has_total[absent] = (self.adjacency.degrees(others) > PUSH_DEGREE) & (others < self.adjacency.base.num_nodes)
+        has_total: NDArray[np.bool_] = (slots >= 0) & (len(rows) <= MAX_UPDATED_ROWS)
+        others = (~has_total & (slots >= ABSENT)).nonzero()[0]
+        hubs = others[self.adjacency.degrees(rows[others]) > PUSH_DEGREE]
+        has_total[hubs] = (slots[hubs] >= 0) | (rows[hubs] < self.adjacency.base.num_nodes)
         return has_total
 
     def _push(self, rows: Indices, change: NDArray[np.float64]) -> Indices:

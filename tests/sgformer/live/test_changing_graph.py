@@ -367,7 +367,12 @@ def test_a_total_that_is_read_is_updated_and_one_that_is_not_is_summed_again(mon
     assert live.refresh(np.array([3]), 1)
     for value in range(50):
         change(value)
-    assert not live.refresh(np.array([3, *live.adjacency.neighbors(np.array([3]))]), 1)
+    around = np.array([3, *live.adjacency.neighbors(np.array([3]))])
+    assert not live.refresh(around, 1)
+    live.known(read)
+    monkeypatch.setattr(layer_states, "MAX_UPDATED_ROWS", len(around) - 1)
+    change(0)
+    assert not live.refresh(around, 1)
 
 
 def test_a_total_that_becomes_small_step_by_step_is_summed_again() -> None:
