@@ -69,8 +69,12 @@ class AttentionSums:
         """The attention output (n, hidden) of rows that these sums include, averaged over the heads."""
         if self.count < 1:
             raise SumsError("attention needs sums over at least one row, these are over none")
-        scale = _scale(self.normalization, self.query_square, self.key_square, self.count)
-        return _weighted(value, *self._products(query, scale))
+        return _weighted(value, *self._products(query, self.scale))
+
+    @property
+    def scale(self) -> Array:
+        """The factor of Q S and Q s: 1 / (|Q| |K| N), or 1 / N for unit rows."""
+        return _scale(self.normalization, self.query_square, self.key_square, self.count)
 
     def attend_each_added(self, query: Array, key: Array, value: Array, added: Array | None = None) -> Array:
         """The attention output of new rows, each as if it alone had been added (`with_rows`), without n copies of the sums.
@@ -91,8 +95,7 @@ class AttentionSums:
 
     def attend_parts(self, query: Array, key: Array, value: Array) -> tuple[Array, Array]:
         """`attend` as a sum of two parts: what each row adds to its own output, and what all other rows add. numpy only."""
-        scale = _scale(self.normalization, self.query_square, self.key_square, self.count)
-        mixed, total = self._products(query, scale)
+        mixed, total = self._products(query, scale := self.scale)
         own = (query * key).sum(-1)[:, :, None] * scale * value  # (n, H, d)
         return ((value + own) / (1 + total)).mean(1), ((mixed - own) / (1 + total)).mean(1)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sgformer.adjacency import Adjacency, NeighborLists, bisect_runs
 from sgformer.arrays.operations import Indices, expand_runs, run_starts
-from sgformer.live.row_table import RowNumbers, RowTable, grown
+from sgformer.live.row_table import RowNumbers, RowTable, RowValues, grown
 
 START, CAPACITY, REMOVED = range(3)
 ROW_BITS = 32
@@ -57,11 +57,13 @@ class ChangedAdjacency:
         self._table = RowTable(base.num_nodes, *[((), np.int64)] * 2, ((), np.bool_))
         self._degrees = RowNumbers(base.num_nodes)
         """Of rows with a list of their own, and of rows that were read."""
+        self._scales = RowValues(base.num_nodes, np.float64)
+        """The same for `scales`."""
         self._pool = np.empty(1, dtype=np.int64)
         self._pool_used = 0
         self._last_place = RowNumbers(base.num_nodes)
-        self._kept_members: tuple[bytes, Indices] = b"", np.empty(0, dtype=np.int64)
-        """The rows of a call of `with_neighbors`, and its result."""
+        self._kept_runs: tuple[bytes, tuple[Indices, Indices]] = b"", (self._pool[:0], self._pool[:0])
+        """The rows of a call of `runs`, and its result."""
 
     def degrees(self, nodes: Indices) -> Indices:
         degrees = self._degrees.get(nodes)
@@ -71,6 +73,20 @@ class ChangedAdjacency:
             degrees[unread] = self.base.degrees(rows)
             self._degrees.set(rows, degrees[unread])
         return degrees
+
+    def degree(self, row: int) -> int:
+        """`degrees` of one row, faster."""
+        degree = self._degrees.get_one(row)
+        return degree if degree >= 0 else int(self.degrees(np.array([row]))[0])
+
+    def scales(self, nodes: Indices) -> NDArray[np.float64]:
+        """1 / sqrt(d), with the self-loop in the degree d: the factor of what a node sends to its neighbours."""
+        scales = self._scales.get(nodes)
+        if np.count_nonzero(scales) < len(nodes):
+            unread = (scales == 0).nonzero()[0]
+            scales[unread] = (self.degrees(nodes[unread]) + 1.0) ** -0.5
+            self._scales.set(nodes[unread], scales[unread])
+        return scales
 
     def neighbors(self, nodes: Indices) -> Indices:
         slots = self._table.slots(nodes)
@@ -89,19 +105,27 @@ class ChangedAdjacency:
 
         `keep`: remembers the result, which an answer needs twice: to refresh the states that it reads, and to read them.
         """
+        return self.runs(rows, keep)[0]
+
+    def runs(self, rows: Indices, keep: bool = False) -> tuple[Indices, Indices]:
+        """`with_neighbors`, and where the run of each row ends."""
         key = rows.tobytes()
-        if key == self._kept_members[0]:
-            return self._kept_members[1]
-        lengths = self.degrees(rows) + 1
-        loops = run_starts(lengths)
-        others = np.ones(int(lengths.sum()), dtype=bool)
-        others[loops] = False
-        members = np.empty(len(others), dtype=np.int64)
+        if key == self._kept_runs[0]:
+            return self._kept_runs[1]
+        slots, lengths = self._table.slots(rows), self.degrees(rows) + 1
+        ends = lengths.cumsum()
+        loops = ends - lengths
+        if np.count_nonzero(slots < 0):
+            others = np.ones(int(lengths.sum()), dtype=bool)
+            others[loops] = False
+            members = np.empty(len(others), dtype=np.int64)
+            members[others] = self.neighbors(rows)
+        else:  # a place before each list, where the row itself comes
+            members = self._pool.take(expand_runs(self._table.column(START)[slots] - 1, lengths), mode="clip")
         members[loops] = rows
-        members[others] = self.neighbors(rows)
         if keep:
-            self._kept_members = key, members
-        return members
+            self._kept_runs = key, (members, ends)
+        return members, ends
 
     def linked(self, left: Indices, right: Indices) -> NDArray[np.bool_]:
         slots = self._table.slots(left)
@@ -162,7 +186,7 @@ class ChangedAdjacency:
         `removed` has every edge of a removed row. The edges must be present or absent, as the change requires.
         """
         new_rows = np.arange(self.num_nodes, self.num_nodes + num_added)
-        self._kept_members = b"", new_rows[:0]
+        self._kept_runs = b"", (new_rows[:0], new_rows[:0])
         self._table.put(new_rows, *[np.zeros(num_added, dtype=np.int64)] * 3)
         self._degrees.set(new_rows, 0)
         self.num_nodes += num_added
@@ -175,7 +199,8 @@ class ChangedAdjacency:
 
     @property
     def num_bytes(self) -> int:
-        return self._table.num_bytes + self._pool.nbytes + self._degrees.num_bytes + self._last_place.num_bytes
+        tables = self._table, self._degrees, self._scales, self._last_place
+        return self._pool.nbytes + sum(table.num_bytes for table in tables)
 
     def __len__(self) -> int:
         """The number of rows that have a list of their own."""
@@ -206,3 +231,4 @@ class ChangedAdjacency:
         self._pool[expand_runs(starts, lengths)] = lists
         self._table.put(rows, starts, capacities, removed)
         self._degrees.set(rows, lengths)
+        self._scales.set(rows, (lengths + 1.0) ** -0.5)

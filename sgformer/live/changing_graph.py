@@ -77,6 +77,8 @@ class ChangingGraph:
         self.model, self.sums, self.version = model, sums, 0
         self.adjacency = ChangedAdjacency(adjacency)
         self._base, self._peaks = states, _magnitudes(sums)
+        self._attention: Callable[[Array], Array] | None = None
+        """Of `sums`, made by the first answer that needs it."""
         config, row = model.config, ((model.config.hidden,), model.dtype)
         self._inputs = RowTable(self.adjacency.num_nodes, *([row] if config.gnn_input == "shared" else [row, row]))
         inputs = RowView(self.adjacency, config.hidden, self._read_inputs)
@@ -135,7 +137,10 @@ class ChangingGraph:
         if removed.any():
             row = int(rows[removed][0])
             raise UnknownNodeError(f"node {row} was removed from the graph", row)
-        return self.model.answer_from(self.sums, self.states.inputs.take(rows), self.states.layers[-1].take(rows))
+        inputs = self.states.inputs.take(rows)
+        if self._attention is None:
+            self._attention = self.model.attention(self.sums)
+        return self.model.answer(inputs, self._attention(inputs), self.states.layers[-1].take(rows))
 
     def extended(self, new: NewNodes, mode: Mode = "exact", max_recompute: int | None = None) -> ExtendedAnswers:
         """`extend` on the graph as it is now. `new` must be built with `num_nodes=adjacency.num_nodes`.
@@ -259,10 +264,10 @@ class ChangingGraph:
             for start in range(0, len(rows), CHUNK_ROWS):
                 sums = sums + sums_of(self.model, self.states.inputs.take(rows[start : start + CHUNK_ROWS]))
             self._peaks = _magnitudes(sums)
-        self.sums = sums
+        self.sums, self._attention = sums, None
 
     def _spread(self, changed: Indices, messages: Callable[[], MessageChanges]) -> tuple[int, int]:
-        """Marks the states that changed rows reach as stale, in every layer; updates the totals of hubs of the first layer.
+        """Marks the states that changed rows reach as stale, in every layer; updates the totals of the first layer.
 
         Only states that were valid before are followed into the next layer, because of the invariant of `LayerStates`.
         """

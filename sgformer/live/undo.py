@@ -10,14 +10,20 @@ _MISSING: Any = object()
 
 
 class Journal:
-    """The changes of several dictionaries, in order."""
+    """The changes of several dictionaries, in order.
+
+    An entry names its dictionary by a number: a reference would close a cycle, which only a garbage collection frees. All
+    answers would wait for it.
+    """
 
     def __init__(self) -> None:
-        self.entries: list[tuple[UndoDict[Any, Any], Any, Any]] = []
+        self.entries: list[tuple[int, Any, Any]] = []
+        self.mappings: list[UndoDict[Any, Any]] = []
 
     def undo(self, length: int) -> None:
         """Undoes the changes after the first `length` entries, the last one first."""
-        for mapping, key, value in reversed(self.entries[length:]):
+        for number, key, value in reversed(self.entries[length:]):
+            mapping = self.mappings[number]
             if value is _MISSING:
                 dict.pop(mapping, key, None)
             else:
@@ -30,12 +36,13 @@ class UndoDict(dict[Key, Value]):
 
     def __init__(self, journal: Journal) -> None:
         super().__init__()
-        self._entries = journal.entries
+        self._entries, self._number = journal.entries, len(journal.mappings)
+        journal.mappings.append(self)
 
     def __setitem__(self, key: Key, value: Value) -> None:
-        self._entries.append((self, key, self.get(key, _MISSING)))
+        self._entries.append((self._number, key, self.get(key, _MISSING)))
         super().__setitem__(key, value)
 
     def discard(self, key: Key) -> None:
         if key in self:
-            self._entries.append((self, key, super().pop(key)))
+            self._entries.append((self._number, key, super().pop(key)))

@@ -17,6 +17,7 @@ from sgformer.arrays.operations import Array, Indices, ops_for
 from sgformer.config import ModelConfig, Task
 from sgformer.errors import UnknownNodeError
 from sgformer.features import FeatureRows, MappedRows, MixedRows, SparseRows, transformed
+from sgformer.request_time.folded_attention import fold_attention
 from sgformer.request_time.layers import ROW_EPSILON, LayerBuilder
 from sgformer.states import NodeStates
 from sgformer.sums import AttentionSums
@@ -149,6 +150,12 @@ class InferenceModel:
         """Answers for rows that the sums include, from their Z0 and the GCN's output."""
         query, value = self.project(inputs, "query", "value")
         return self.answer(inputs, sums.attend(query, value), graph_states)
+
+    def attention(self, sums: AttentionSums) -> Callable[[Array], Array]:
+        """The attention of rows that the sums include, from their Z0: for many calls with the same sums. numpy only."""
+        if sums.normalization == "frobenius":
+            return fold_attention(sums, self._projections["query"], self._projections.get("value"), self.dtype)
+        return lambda inputs: sums.attend(*self.project(inputs, "query", "value"))
 
     def rows(self, source: Array, nodes: Indices) -> Array:
         """Rows of a per-node array, in the type and on the device of this model."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -291,3 +293,16 @@ def test_features_that_would_decide_all_sums_are_refused(tmp_path):
             (result,) = live.plan([request]).changes
             assert isinstance(result, OperationError) is refused
         assert str(result) == "operation 1: the features of node 900 are too large for the model"
+
+
+def test_a_plan_is_freed_without_a_garbage_collection(live: LiveGraph) -> None:
+    """A collection of what hundreds of commits leave takes 10 ms, for which all answers wait."""
+    plan = live.plan([ChangeRequest([Operation("set_features", named(live, 1), features(1))])])
+    assert not isinstance(plan.changes[0], OperationError)
+    planned = weakref.ref(plan.pending.features)
+    gc.disable()
+    try:
+        del plan
+        assert planned() is None
+    finally:
+        gc.enable()

@@ -68,6 +68,7 @@ class LiveGraphMachine(RuleBasedStateMachine):
         self.patch.setattr(layer_states, "PUSH_DEGREE", push_degree)
         if small:
             self.patch.setattr(layer_states, "BLOCK_ENTRIES", 3)
+            self.patch.setattr(layer_states, "MAX_UPDATED_ROWS", 3)
             self.patch.setattr(row_table, "SPARE_ROWS", 1)
         self.config, self.weights = config, random_weights(config, seed)
         summary = summarize(config, self.weights, graph, dtype=np.float64)

@@ -325,6 +325,86 @@ def test_a_warm_up_stops_at_its_limit(layers: int) -> None:
     assert live.refresh(np.arange(300), 1)
 
 
+@pytest.mark.parametrize("layers", [2, 3])
+def test_totals_that_are_read_between_changes_stay_exact_in_float64(layers: int) -> None:
+    """Reads keep the totals: hundreds of updates follow each other without a new sum."""
+    live, graph, weights = opened(nodes=60, layers=layers, hidden=8)
+    rng, features = np.random.default_rng(2), list(np.asarray(graph.features))
+    for step in range(400):
+        draft = live.draft()
+        for _ in range(3):
+            random_operation(draft, rng, features)
+        live.apply(draft.changes())
+        rows, now = live.compacted()
+        known = live.known(rows).logits
+        if step % 40 == 39:
+            current = Graph(np.array(features)[rows], now.adjacency)
+            assert_close(known, full_logits(live.model.config, weights, current, dtype=np.float64), 1e-10)
+
+
+def test_a_total_that_is_read_is_updated_and_one_that_is_not_is_summed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some updates without a read, a row is stale: nothing may ever read it again."""
+    live, _, _ = opened(nodes=200)
+    read, summed, original = np.arange(200), [], layer_states.received
+    live.known(read)
+
+    def received(adjacency: Any, senders: Any, rows: Any) -> Any:
+        summed.append(len(rows))
+        return original(adjacency, senders, rows)
+
+    def change(value: float) -> None:
+        draft = live.draft()
+        draft.set_features(3, np.full((1, 5), value))
+        live.apply(draft.changes())
+
+    change(0.0)
+    live.known(read)  # sums the totals that the first change made stale
+    monkeypatch.setattr(layer_states, "received", received)
+    for value in range(1, 6):
+        change(value)
+        live.known(read)
+    assert summed == [200] * 5  # of the last layer only: the totals of the first are updated
+    assert live.refresh(np.array([3]), 1)
+    for value in range(50):
+        change(value)
+    around = np.array([3, *live.adjacency.neighbors(np.array([3]))])
+    assert not live.refresh(around, 1)
+    live.known(read)
+    monkeypatch.setattr(layer_states, "MAX_UPDATED_ROWS", len(around) - 1)
+    change(0)
+    assert not live.refresh(around, 1)
+
+
+def test_a_total_that_becomes_small_step_by_step_is_summed_again() -> None:
+    """No update makes it much smaller than the one before, but together they would cost it all digits."""
+    live, graph, weights = opened(nodes=2, gnn_input="features", gnn_batch_norm=False, input_layer_norm=False)
+    draft = live.draft()
+    for power in range(13):
+        draft.add_node(np.full((1, 5), 8.0**power), [0])
+    live.apply(draft.changes())
+    for row in reversed(range(2, 15)):
+        live.known(np.array([0, 1]))
+        draft = live.draft()
+        draft.remove_node(row)
+        live.apply(draft.changes())
+    expected = full_logits(live.model.config, weights, graph, dtype=np.float64)
+    assert_close(live.known(np.array([0, 1])).logits, expected)
+
+
+def test_a_row_that_becomes_stale_keeps_its_place_in_the_tables() -> None:
+    live, _, _ = opened(nodes=300)
+    sizes = []
+    for _ in range(20):
+        draft = live.draft()
+        for row in range(0, 300, 3):
+            draft.set_features(row, np.full((1, 5), 2.0))
+        live.apply(draft.changes())
+        assert live.size.states == 0 or live.refresh(np.arange(300), 10**6)
+        live.known(np.arange(300))
+        sizes.append((live.size.states, live.size.num_bytes))
+    assert len(set(sizes[1:])) == 1
+
+
 @pytest.mark.parametrize("push_degree", [64, 1024])
 def test_float32_answers_stay_exact_for_thousands_of_changes(push_degree: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a graph with a hub, whose total is updated by all these changes (64) or summed again at reads (1024)."""

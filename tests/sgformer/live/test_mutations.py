@@ -17,6 +17,7 @@ from sgformer.live.changes import Draft
 from sgformer.live.changing_graph import ChangingGraph
 from sgformer.live.layer_states import LayerStates
 from sgformer.live.messages import MessageChanges
+from sgformer.request_time import folded_attention
 from tests.sgformer.live.machine import LiveGraphMachine
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -33,6 +34,28 @@ SETTINGS = settings(
 
 def keep_stale_sums(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ChangingGraph, "_replace_sums", lambda *_: None)
+
+
+def keep_the_folded_attention(patch: pytest.MonkeyPatch) -> None:
+    original = ChangingGraph._replace_sums
+
+    def keep(self: ChangingGraph, sums: Any) -> None:
+        folded = self._attention
+        original(self, sums)
+        self._attention = folded
+
+    patch.setattr(ChangingGraph, "_replace_sums", keep)
+
+
+def fold_without_the_bias(patch: pytest.MonkeyPatch) -> None:
+    original = folded_attention._with_bias
+
+    def without_bias(*args: Any) -> Any:
+        rows = original(*args)
+        rows[:, -1] = 0
+        return rows
+
+    patch.setattr(folded_attention, "_with_bias", without_bias)
 
 
 def attend_to_removed_nodes(patch: pytest.MonkeyPatch) -> None:
@@ -63,11 +86,11 @@ def walk_removed_edges(patch: pytest.MonkeyPatch) -> None:
 
 
 def use_degrees_of_the_stored_graph(patch: pytest.MonkeyPatch) -> None:
-    def stored(adjacency: ChangedAdjacency, senders: Any, rows: Any) -> Any:
+    def stored(adjacency: ChangedAdjacency, rows: Any) -> Any:
         inside = np.minimum(rows, adjacency.base.num_nodes - 1)
-        return senders.take(rows) * ((adjacency.base.degrees(inside) + 1.0) ** -0.5)[:, None]
+        return (adjacency.base.degrees(inside) + 1.0) ** -0.5
 
-    patch.setattr(layer_states, "sent", stored)
+    patch.setattr(ChangedAdjacency, "scales", stored)
 
 
 def forget_the_message_of_the_node_itself(patch: pytest.MonkeyPatch) -> None:
@@ -155,6 +178,8 @@ def add_the_input_in_place_of_the_previous_layer(patch: pytest.MonkeyPatch) -> N
 MUTANTS: list[Mutant] = [
     add_the_input_in_place_of_the_previous_layer,
     keep_stale_sums,
+    keep_the_folded_attention,
+    fold_without_the_bias,
     attend_to_removed_nodes,
     keep_stale_inputs,
     change_the_degree_of_one_end,
