@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from sgformer import Graph, ModelConfig
+from tests.sgformer.cases import IN_FEATURES, Case, Request, check_new_nodes
 from training.__main__ import main
 from training.data import datasets
 from training.data.labelled import TEST, TRAIN, UNUSED, VALIDATION
@@ -42,6 +44,18 @@ def test_every_recipe_is_valid_and_has_a_note(name: str) -> None:
     assert set(recipe.settings) <= MODEL_SETTINGS | TRAINING_SETTINGS
     assert len(recipe.note) > 20
     TrainingConfig(**{key: value for key, value in recipe.settings.items() if key in TRAINING_SETTINGS})
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_the_model_of_every_recipe_answers_new_nodes_exactly(name: str) -> None:
+    """A recipe may have more layers than the random models of the other tests of exactness."""
+    model = {key: value for key, value in read_recipe(name).settings.items() if key in MODEL_SETTINGS}
+    rng, nodes = np.random.default_rng(0), 60
+    ring = np.stack([np.arange(nodes), (np.arange(nodes) + 1) % nodes])  # so that most nodes are far from the new ones
+    edges = np.concatenate([ring, rng.integers(0, nodes, (2, 12))], axis=1)
+    graph = Graph.build(rng.normal(size=(nodes, IN_FEATURES)), edges)
+    config = ModelConfig(in_features=IN_FEATURES, out_features=3, **(model | {"hidden": 4}))
+    check_new_nodes(Case(config, 0, graph, Request(rng.normal(size=(2, IN_FEATURES)), [[3, 30], [30]], [], joint=False)))
 
 
 @pytest.mark.parametrize("name", ["ogbn-arxiv", "ogbn-proteins", "ogbn-products", "pokec", "ogbn-papers100M"])
