@@ -161,6 +161,19 @@ def test_a_row_reaches_its_bar_if_it_also_reaches_the_gcn() -> None:
     assert "| no |" in page
 
 
+def test_the_page_marks_cells_that_do_not_have_the_present_recipe() -> None:
+    present = {"scores": [80.0], "validation": [], "seconds": 1.0, "search": "a search"}
+    present |= {"settings": contenders.ours("chameleon").digest()}
+    for table in ("medium", "fresh"):
+        pages = [
+            page_of({table: {"chameleon": {"SGFormer": present | other}}}, "r", set()) for other in ({}, {"settings": "x"})
+        ]
+        assert ["earlier recipes: chameleon" in page or "| of an earlier recipe: a search |" in page for page in pages] == [
+            0,
+            1,
+        ]
+
+
 def test_two_processes_keep_each_others_cells(tmp_path: Path) -> None:
     first, second = (ResultsFile(tmp_path / "results.json") for _ in range(2))
     first.record("medium", "cora", "SGFormer", Entry([80.0]))
