@@ -95,12 +95,14 @@ def _published(row: Row, entries: Entries) -> list[str]:
 
 
 def _reached(row: Row, entries: Entries) -> bool:
-    ours = _mean(entries, OURS)
-    return ours >= row.bar and (GCN not in entries or ours >= _mean(entries, GCN))
+    ours, finished = _mean(entries, OURS), len(entries[OURS]["scores"]) >= row.runs
+    return finished and ours >= row.bar and (GCN not in entries or ours >= _mean(entries, GCN))
 
 
 def _sentence(row: Row, entries: Entries) -> str:
-    ours = _mean(entries, OURS)
+    ours, runs = _mean(entries, OURS), len(entries[OURS]["scores"])
+    if runs < row.runs:
+        return f"{row.dataset}: only {runs} of {row.runs} runs are finished; their mean is {ours:.2f}, the bar {row.bar}."
     reasons = [f"{row.bar - ours:.2f} below the bar of {row.bar}"] if ours < row.bar else []
     if GCN in entries and ours < _mean(entries, GCN):
         reasons.append(f"{_mean(entries, GCN) - ours:.2f} below the GCN on the same splits")

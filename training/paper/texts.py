@@ -18,7 +18,8 @@ MEDIUM_NOTE = """
 of the same model without attention (alpha 1). In the recipes that have `gnn_weight = false`, its layers have no weights:
 the last one is the sum of the states after one to eight propagations, as in S2GC. `PyG's SGFormer` is the model of
 PyTorch Geometric with its own defaults, our hidden size and the training settings of the recipe. `linear model` and
-`majority class` do not use the graph. A bar is reached if the mean is not below it and not below the mean of the GCN.
+`majority class` do not use the graph. A bar is reached if all runs are
+finished, and the mean is not below it and not below the mean of the GCN.
 
 `cora`, `citeseer` and `pubmed` have the public split. The paper names it, but its commands use another one, which the
 rows `-random` have: 20 random nodes per class train, 500 validate, 1000 test, drawn once with seed 123 for all runs. So
