@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from training.paper.contenders import GCN, LINEAR, MAJORITY, MODELS, OURS
+from training.paper.contenders import GCN, LINEAR, MAJORITY, MODELS, OURS, contenders
 from training.paper.labels import DEPTHS, FUNCTIONS, alpha_label, depth_label, share_label
 from training.paper.pictures import pictures_of
 from training.paper.published_figures import ALPHA, FRESH, FRESH_SPLITS, LABEL_SHARES, LABELS, MEDIUM, VARIANTS, Row
@@ -70,7 +70,15 @@ def _how(dataset: str, splits: str, label: str, cell: dict[str, Any]) -> list[st
     seconds = f"{cell['seconds'] / len(cell['scores']):.1f}"
     command = f"`{cell['command']}`" if cell.get("command") else "not recorded"
     runs = str(len(cell["scores"]))
-    return [dataset, splits, label, runs, validation, seconds, cell.get("search") or "not recorded", command]
+    search = cell.get("search") or "not recorded"
+    search = f"of an earlier recipe: {search}" if label in _outdated(dataset, {label: cell}) else search
+    return [dataset, splits, label, runs, validation, seconds, search, command]
+
+
+def _outdated(dataset: str, entries: Entries) -> list[str]:
+    """The labels of the cells whose recorded settings are not those of the present recipe."""
+    present = {contender.label: contender.digest() for contender in contenders(dataset)}
+    return [label for label, cell in entries.items() if (cell.get("settings") or present[label]) != present[label]]
 
 
 def _known(entries: Entries) -> Iterable[tuple[str, dict[str, Any]]]:
@@ -87,12 +95,14 @@ def _published(row: Row, entries: Entries) -> list[str]:
 
 
 def _reached(row: Row, entries: Entries) -> bool:
-    ours = _mean(entries, OURS)
-    return ours >= row.bar and (GCN not in entries or ours >= _mean(entries, GCN))
+    ours, finished = _mean(entries, OURS), len(entries[OURS]["scores"]) >= row.runs
+    return finished and ours >= row.bar and (GCN not in entries or ours >= _mean(entries, GCN))
 
 
 def _sentence(row: Row, entries: Entries) -> str:
-    ours = _mean(entries, OURS)
+    ours, runs = _mean(entries, OURS), len(entries[OURS]["scores"])
+    if runs < row.runs:
+        return f"{row.dataset}: only {runs} of {row.runs} runs are finished; their mean is {ours:.2f}, the bar {row.bar}."
     reasons = [f"{row.bar - ours:.2f} below the bar of {row.bar}"] if ours < row.bar else []
     if GCN in entries and ours < _mean(entries, GCN):
         reasons.append(f"{_mean(entries, GCN) - ours:.2f} below the GCN on the same splits")
@@ -106,8 +116,10 @@ def _mean(entries: Entries, label: str) -> float:
 def _fresh(table: Table) -> str:
     labels = (OURS, GCN, LINEAR, MAJORITY)
     rows = [[name, *_cells(table[name], labels), _runs(table[name])] for name in FRESH if name in table]
-    title = f"{FRESH_SPLITS} fresh splits, drawn after the recipes were fixed"
-    return _markdown(title, ["data set", *labels, "splits"], rows) + "PICTURE\n" + FRESH_NOTE
+    title = f"{FRESH_SPLITS} fresh splits, which no recipe has seen"
+    outdated = [f"{name} ({', '.join(cells)})" for name in FRESH if (cells := _outdated(name, table.get(name, {})))]
+    note = f"\nCells of earlier recipes: {'; '.join(outdated)}.\n" if outdated else ""
+    return _markdown(title, ["data set", *labels, "splits"], rows) + "PICTURE\n" + FRESH_NOTE + note
 
 
 def _runs(entries: Entries) -> str:
