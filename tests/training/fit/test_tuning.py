@@ -178,8 +178,8 @@ def test_several_processes_share_a_search(tmp_path: Path) -> None:
 
 def test_a_search_can_begin_with_a_recipe(tmp_path: Path) -> None:
     command = ["tune", "--dataset", "digits", *SMALL, "--out", str(tmp_path / "mine.toml"), "--quiet", "--trials", "1"]
-    assert main([*command, "--begin", "cora-random"]) == 0
-    begun, recipe = read_recipe(str(tmp_path / "mine.toml")).settings, read_recipe("cora-random").settings
+    assert main([*command, "--begin", "chameleon"]) == 0
+    begun, recipe = read_recipe(str(tmp_path / "mine.toml")).settings, read_recipe("chameleon").settings
     same = {name for name in recipe if begun.get(name) == recipe[name]}
     assert set(recipe) - same == {"hidden", "epochs", "patience"}, (
         "those that are fixed, and patience, which is not searched"
