@@ -7,11 +7,11 @@ Three budgets, each in the unit in which the resource is spent:
     bytes   received bodies and unsent answers of all connections together stay below `max_buffer_bytes`
 
 A queue within its bound is served oldest first, and nothing is refused. A queue that exceeds its bound is overloaded until
-it is within its bound and hardly any request is refused (CALM_SHARE). An overloaded queue is kept short, so that answers are
-quick: a request that arrives while `limit` others wait is refused at once, which is cheap. Clients that retry at once could
-keep a worker busy with nothing but refusals. The number of refusals is therefore limited too, in proportion to the answers
-(REFUSALS_PER_ANSWER). A request beyond that number is delayed until no other request waits, and refused after PATIENCE
-times the bound.
+it is within its bound and hardly any request is refused (CALM_SHARE). An overloaded queue is kept short, so that answers
+are quick: a request that arrives while half as many others wait as may run is refused at once, which is cheap. Clients that
+retry at once could keep a worker busy with nothing but refusals. The number of refusals is therefore limited too, in
+proportion to the answers (REFUSALS_PER_ANSWER). A request beyond that number is delayed until no other request waits, and
+refused after PATIENCE times the bound.
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ class Lane:
 
     def __init__(self, limit: int, max_seconds: float, metrics: Metrics) -> None:
         self._limit, self._max_seconds, self._metrics = limit, max_seconds, metrics
+        self._short_queue = max(1, limit // 2)
+        """Requests that wait in an overload."""
         self._waiting: deque[Request] = deque()
         self._delayed: deque[Request] = deque()
         self._running, self._scheduled = 0, False
@@ -105,7 +107,7 @@ class Lane:
             return
         loop = request.connection.loop
         now = request.arrived = loop.time()
-        is_delayed = self.is_overloaded and len(self._waiting) >= self._limit
+        is_delayed = self.is_overloaded and len(self._waiting) >= self._short_queue
         (self._delayed if is_delayed else self._waiting).append(request)
         if self._timer is None:
             self._answers, self._window_start = 0, now
@@ -116,7 +118,7 @@ class Lane:
 
         None if `arrive` is to be called.
         """
-        if not self.is_overloaded or len(self._waiting) < self._limit or self._refusals_left < 1:
+        if not self.is_overloaded or len(self._waiting) < self._short_queue or self._refusals_left < 1:
             return None
         self._refused += 1
         self._refusals_left -= 1
