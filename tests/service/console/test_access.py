@@ -23,6 +23,13 @@ KEY = "k" * 20
 HOSTILE = '<img src=x onerror="window.hacked=1">'
 READY = {"#/ask": ".pad", "#/map": ".legend", "#/node/92": ".ego", "#/models": "table", "#/health": ".plots"}
 
+MARK_AT = """point => {
+    const mark = document.querySelector(".map-mark"), {e, f} = new DOMMatrix(mark.style.transform);
+    const expected = window.sgfMap?.toScreen(...point);
+    return expected && Math.hypot(expected[0] - e, expected[1] - f) < 0.5 && expected;
+}"""
+"""The pixel of a point of the map as soon as the mark is there, to half a pixel."""
+
 
 def faults(page: Page, *rules: str) -> list[str]:
     """By default of all rules."""
@@ -129,9 +136,8 @@ def test_the_asked_node_lands_on_the_map(browser: Browser, hostile: httpx.Client
         page.get_by_role("link", name="Map").click()
         mark = page.get_by_test_id("asked")
         expect(mark).to_have_text("node fan-7")
-        expected = page.evaluate("([x, y]) => window.sgfMap.toScreen(x, y)", place.tolist())
-        transform = mark.evaluate("mark => { const m = new DOMMatrix(mark.style.transform); return [m.e, m.f]; }")
-        assert transform == pytest.approx(expected, abs=0.5)
+        drawn = page.wait_for_function(MARK_AT, arg=place.tolist())  # the map is drawn later than the mark is in the page
+        expected = drawn.json_value()
         assert faults(page) == []
         page.get_by_role("button", name=HOSTILE).click()
         expect(page.get_by_role("button", name=HOSTILE)).to_have_attribute("aria-pressed", "true")

@@ -196,6 +196,15 @@ def test_health_follows_the_metrics(visit: Any, demo: Running) -> None:
         expect(page.get_by_text("since the start").first).not_to_have_text(before or "")
 
 
+RED_PIXEL = """() => {
+    if (!window.sgfMap) return false;
+    const { canvas } = sgfMap, [x, y] = sgfMap.toScreen(0, 0), ratio = canvas.width / canvas.clientWidth;
+    const [red, green, , alpha] = canvas.getContext("2d").getImageData(x * ratio, y * ratio, 1, 1).data;
+    return red > 200 && green < 100 && alpha === 255;
+}"""
+"""The point at (0, 0) of the map is red."""
+
+
 def test_wrong_predictions_lie_above_right_ones(visit: Any, demo: Running) -> None:
     """Three nodes, two of them at the same place. The first is wrong, and would be covered by the second."""
     plane = demo.client.get("/map?limit=3").json()
@@ -205,12 +214,7 @@ def test_wrong_predictions_lie_above_right_ones(visit: Any, demo: Running) -> No
         page.get_by_role("link", name="Map", exact=True).click()
         page.get_by_text("Error", exact=True).click()
         expect(page.get_by_role("button", name="wrong 1")).to_be_visible()
-        pixel = """() => new Promise((done) => requestAnimationFrame(() => {
-            const { canvas } = sgfMap, [x, y] = sgfMap.toScreen(0, 0), ratio = canvas.width / canvas.clientWidth;
-            done([...canvas.getContext("2d").getImageData(x * ratio, y * ratio, 1, 1).data]);
-        }))"""
-        red, green, _blue, alpha = page.evaluate(pixel)
-        assert (red > 200, green < 100, alpha) == (True, True, 255)
+        page.wait_for_function(RED_PIXEL)  # the map is drawn later than its legend
 
 
 def test_the_theme_follows_the_system_and_the_switch(visit: Any) -> None:
