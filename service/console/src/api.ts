@@ -89,26 +89,31 @@ async function failure(response: Response): Promise<ApiError> {
   }
 }
 
-export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
-  return (await call("GET", path, undefined, signal ? { signal } : {})).json();
-}
-
-export async function post<T>(path: string, body: unknown, more: RequestInit = {}): Promise<T> {
-  return (await call("POST", path, body, more)).json();
-}
-
 const ATTEMPTS = 3, LONGEST_WAIT_MS = 2000;
 
-/** Asks again if the service is overloaded or misses its deadline; a question changes nothing. */
-export async function ask<T>(path: string, body: unknown, signal?: AbortSignal): Promise<T> {
+/** Sends a request that changes nothing, again if the service is overloaded or misses its deadline. */
+async function withRetries<T>(send: () => Promise<Response>): Promise<T> {
   for (let attempt = 1; ; attempt++) {
     try {
-      return await post<T>(path, body, signal ? { signal } : {});
+      return await (await send()).json();
     } catch (error) {
       if (!(error instanceof ApiError) || ![429, 503].includes(error.status) || attempt === ATTEMPTS) throw error;
       await new Promise((done) => setTimeout(done, LONGEST_WAIT_MS * (0.25 + 0.5 * Math.random())));
     }
   }
+}
+
+export function get<T>(path: string, signal?: AbortSignal): Promise<T> {
+  return withRetries(() => call("GET", path, undefined, signal ? { signal } : {}));
+}
+
+/** For questions; `post` is for changes. */
+export function ask<T>(path: string, body: unknown, signal?: AbortSignal): Promise<T> {
+  return withRetries(() => call("POST", path, body, signal ? { signal } : {}));
+}
+
+export async function post<T>(path: string, body: unknown, more: RequestInit = {}): Promise<T> {
+  return (await call("POST", path, body, more)).json();
 }
 
 export async function predict(question: Question, signal?: AbortSignal): Promise<Answer> {

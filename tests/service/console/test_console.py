@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.service.console.browser import confirm, draw
 from tests.service.console.conftest import TOKEN, WRITE_KEY
@@ -215,6 +215,23 @@ def test_wrong_predictions_lie_above_right_ones(visit: Any, demo: Running) -> No
         page.get_by_text("Error", exact=True).click()
         expect(page.get_by_role("button", name="wrong 1")).to_be_visible()
         page.wait_for_function(RED_PIXEL)  # the map is drawn later than its legend
+
+
+def test_a_request_that_misses_its_deadline_is_sent_again(visit: Any) -> None:
+    refused = []
+
+    def refuse_first(route: Route) -> None:
+        if refused:
+            route.fallback()
+        else:
+            refused.append(route.request.url)
+            route.fulfill(status=503, json={"error": "no answer within 2 s", "code": "deadline", "details": {}})
+
+    with visit("#/ask") as page:
+        page.route("**/map?*", refuse_first)
+        page.get_by_role("link", name="Map", exact=True).click()
+        expect(page.get_by_test_id("map")).to_be_visible()
+        assert len(refused) == 1
 
 
 def test_the_theme_follows_the_system_and_the_switch(visit: Any) -> None:
