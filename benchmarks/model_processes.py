@@ -1,4 +1,4 @@
-"""Times functions of `pyg_peer.Pair` in turns, each in its own process with its own memory allocator.
+"""Times functions of `pyg_peer.Pair` in turns. Each function has a process, and so a memory allocator, of its own.
 
 python -m benchmarks.model_processes GRAPH RUN      runs once per line of standard input, and prints the peak memory of the
                                                     first run in bytes, and the seconds of every later run

@@ -49,7 +49,7 @@ def read_graph_file(path: Path, make_features: MakeFeatures | None = None) -> Gr
         make_features: makes the features of a graph without features; a file with features is then refused.
 
     Raises:
-        NoFeatures: the file has no features, and they are not made.
+        NoFeatures: the file has no features, and `make_features` is None.
         DataError: names the array and what is wrong with it.
     """
     arrays = read_arrays(path, {*GRAPH_ARRAYS, "edge_*"} | ({"y"} if make_features else set()))
