@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from benchmarks.graphs import GRAPHS
-from benchmarks.memory import status
+from benchmarks.memory import status_bytes
 from benchmarks.results import Timing, collect_in_turns
 
 ROUNDS = 15
@@ -50,10 +50,10 @@ def _run_per_line(graph_name: str, run_name: str) -> None:
     run = getattr(Pair(GRAPHS[graph_name]()), run_name)()
     for number, _ in enumerate(sys.stdin):
         if number == 0:
-            before = status("VmRSS")
+            before = status_bytes("VmRSS")
             Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
             run()
-            print(status("VmHWM") - before, flush=True)
+            print(status_bytes("VmHWM") - before, flush=True)
         else:
             start = time.perf_counter()
             run()

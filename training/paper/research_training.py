@@ -19,7 +19,7 @@ from training.fit import tasks
 from training.fit.settings import TrainingConfig
 
 Forward = Callable[[], torch.Tensor]
-"""The logits of all nodes, in the present mode of the module."""
+"""The logits of all nodes, in the mode of the module (training or evaluation)."""
 Branches = tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]
 """The parameters of the attention branch, and those of the graph branch with the output layer."""
 
@@ -43,8 +43,8 @@ def train_module(
     ]
     optimizer = torch.optim.Adam(groups, lr=training.learning_rate)
     nodes, labels = torch.from_numpy(data.nodes(TRAIN)), torch.from_numpy(data.labels)
-    best, since, epochs, start = (0.0, 0.0), 0, 0, time.perf_counter()
-    while epochs < training.epochs and (training.patience is None or since < training.patience):
+    best, since_best, epochs, start = (0.0, 0.0), 0, 0, time.perf_counter()
+    while epochs < training.epochs and (training.patience is None or since_best < training.patience):
         for group in optimizer.param_groups:
             group["lr"] = training.learning_rate_at(epochs)
         module.train()
@@ -56,7 +56,7 @@ def train_module(
         with torch.inference_mode():
             logits = forward().numpy()
         scores = _score(data, logits, VALIDATION), _score(data, logits, TEST)
-        best, since = (scores, 0) if scores[0] > best[0] else (best, since + 1)
+        best, since_best = (scores, 0) if scores[0] > best[0] else (best, since_best + 1)
         epochs += 1
     return ResearchRun(best[1], best[0], (time.perf_counter() - start) / max(epochs, 1))
 
