@@ -51,7 +51,7 @@ def _medium(table: Table) -> str:
     rows = [(row, table[row.dataset]) for row in MEDIUM if row.dataset in table]
     header = ["data set", *MODELS, "the paper", "authors' commands", "bar", "reached"]
     scores = [[row.dataset, *_cells(entries, MODELS), *_published(row, entries)] for row, entries in rows]
-    made = [_how(row.dataset, row.splits, label, cell) for row, entries in rows for label, cell in _present(entries)]
+    made = [_how(row, label, entries[label]) for row, entries in rows for label in MODELS if label in entries]
     missed = [_why_missed(row, entries) for row, entries in rows if OURS in entries and not _reached(row, entries)]
     return (
         _markdown("The paper's medium-sized graphs", header, scores)
@@ -65,24 +65,20 @@ def _medium(table: Table) -> str:
 HOW = ["data set", "splits", "model", "runs", "validation", "seconds per run", "search of the settings", "command"]
 
 
-def _how(dataset: str, splits: str, label: str, cell: dict[str, Any]) -> list[str]:
+def _how(row: Row, label: str, cell: dict[str, Any]) -> list[str]:
     validation = mean_and_deviation(cell["validation"]) if cell["validation"] else ""
     seconds = f"{cell['seconds'] / len(cell['scores']):.1f}"
     command = f"`{cell['command']}`" if cell.get("command") else "not recorded"
     runs = str(len(cell["scores"]))
     search = cell.get("search") or "not recorded"
-    search = f"of an earlier recipe: {search}" if label in _outdated(dataset, {label: cell}) else search
-    return [dataset, splits, label, runs, validation, seconds, search, command]
+    search = f"of an earlier recipe: {search}" if label in _outdated(row.dataset, {label: cell}) else search
+    return [row.dataset, row.splits, label, runs, validation, seconds, search, command]
 
 
 def _outdated(dataset: str, entries: Entries) -> list[str]:
     """The labels of the cells whose recorded settings are not those of the present recipe."""
     present = {contender.label: contender.digest() for contender in contenders(dataset)}
     return [label for label, cell in entries.items() if (cell.get("settings") or present[label]) != present[label]]
-
-
-def _present(entries: Entries) -> Iterable[tuple[str, dict[str, Any]]]:
-    return ((label, entries[label]) for label in MODELS if label in entries)
 
 
 def _cells(entries: Entries, labels: Sequence[str]) -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from training.data.labelled import TEST, TRAIN, VALIDATION, LabelledGraph
 from training.fit import tasks
 from training.fit.settings import TrainingConfig
+from training.paper.contenders import Run
 
 Forward = Callable[[], torch.Tensor]
 """The logits of all nodes, in the mode of the module (training or evaluation)."""
@@ -24,19 +24,10 @@ Branches = tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]
 """The parameters of the attention branch, and those of the graph branch with the output layer."""
 
 
-@dataclass(frozen=True)
-class ResearchRun:
-    """Scores in per cent, at the best epoch by validation."""
-
-    test: float
-    validation: float
-    epoch_seconds: float
-    """Mean time of an epoch, with its evaluation."""
-
-
 def train_module(
     module: torch.nn.Module, forward: Forward, branches: Branches, data: LabelledGraph, training: TrainingConfig
-) -> ResearchRun:
+) -> Run:
+    """Returns the scores of the best epoch by validation."""
     decays = (training.weight_decay, training.gnn_weight_decay)
     groups: list[dict[str, Any]] = [
         {"params": parameters, "weight_decay": decay} for parameters, decay in zip(branches, decays, strict=True)
@@ -58,7 +49,7 @@ def train_module(
         scores = _score(data, logits, VALIDATION), _score(data, logits, TEST)
         best, since_best = (scores, 0) if scores[0] > best[0] else (best, since_best + 1)
         epochs += 1
-    return ResearchRun(best[1], best[0], (time.perf_counter() - start) / max(epochs, 1))
+    return Run(best[1], best[0], (time.perf_counter() - start) / max(epochs, 1))
 
 
 def _score(data: LabelledGraph, logits: NDArray[Any], part: int) -> float:
