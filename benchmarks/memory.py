@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 
-def status(field: str, pid: int | str = "self") -> int:
+def status_bytes(field: str, pid: int | str = "self") -> int:
     """Returns the bytes of a field of /proc/PID/status, e.g. VmRSS, VmHWM, RssAnon."""
     line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(field))
     return int(line.split()[1]) * 1024
@@ -38,4 +38,4 @@ class PeakAnonymous:
 
     def _watch(self) -> None:
         while not self._stop.wait(0.002):
-            self.bytes = max(self.bytes, status("RssAnon"))
+            self.bytes = max(self.bytes, status_bytes("RssAnon"))

@@ -1,4 +1,4 @@
-"""Times functions of `pyg_peer.Pair` in turns, each in its own process with its own memory allocator.
+"""Times functions of `pyg_peer.Pair` in turns. Each function has a process, and so a memory allocator, of its own.
 
 python -m benchmarks.model_processes GRAPH RUN      runs once per line of standard input, and prints the peak memory of the
                                                     first run in bytes, and the seconds of every later run
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from benchmarks.graphs import GRAPHS
-from benchmarks.memory import status
+from benchmarks.memory import status_bytes
 from benchmarks.results import Timing, collect_in_turns
 
 ROUNDS = 15
@@ -50,10 +50,10 @@ def _run_per_line(graph_name: str, run_name: str) -> None:
     run = getattr(Pair(GRAPHS[graph_name]()), run_name)()
     for number, _ in enumerate(sys.stdin):
         if number == 0:
-            before = status("VmRSS")
+            before = status_bytes("VmRSS")
             Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
             run()
-            print(status("VmHWM") - before, flush=True)
+            print(status_bytes("VmHWM") - before, flush=True)
         else:
             start = time.perf_counter()
             run()

@@ -3,10 +3,10 @@
     python -m benchmarks.scale --nodes 1000000 3000000 10000000 --memory 6 --folder /large/disk
     python -m benchmarks.scale --papers 0.02 --memory 3 --folder /large/disk
 
-Every stage is a process of its own, in a control group with this memory limit, page cache included (as root; otherwise the
-limit is not set, and the table says so). A graph has 10 edges and 64 features per node. The last lines fit each stage with a
-straight line in the number of nodes and give what 111 million nodes (ogbn-papers100M) need by it. Serving is compared with a
-graph of 10,000 nodes that is made and served in the same way: requests alternate in one run.
+Every stage is a process of its own, in a control group with the memory limit of --memory, page cache included (as root;
+otherwise the limit is not set, and the output says so). A graph has 10 edges and 64 features per node. The last lines fit
+each stage with a straight line in the number of nodes, and give what 111 million nodes (ogbn-papers100M) need by this line.
+Serving is compared with a graph of 10,000 nodes that is made and served in the same way: requests alternate in one run.
 
 --papers makes the files of ogbn-papers100M, in OGB's layout, for a graph with this share of its nodes, edges and labels.
 """
@@ -32,7 +32,7 @@ import psutil
 import pyarrow as pa
 from pyarrow import parquet
 
-from benchmarks.memory import status
+from benchmarks.memory import status_bytes
 from benchmarks.servers import Server, service, take_turns
 from benchmarks.workload import SMALL, Bodies, new_nodes
 
@@ -45,6 +45,7 @@ PAPERS_PARTS = {"train": 1_207_179, "valid": 125_265, "test": 214_338}
 TRAIN = "--epochs 1 --batch-nodes 100000 --hidden 64 --layers 2 --gnn-input own --no-checkpoint --json".split()  # noqa: SIM905
 OPEN = "import sys; from model_store import Store; s = Store(sys.argv[1]).model('scale').open(); print(s.states.num_nodes)"
 Limit = Callable[[], None] | None
+"""Called in a new process before the program starts, to set its memory limit."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def serve(stores: dict[int, Path], limit: Limit) -> str:
             contestants[f"{nodes:,}"] = (server, new_nodes(nodes))
         loads = take_turns(contestants, connections=1)
         for number, (name, (server, _)) in enumerate(contestants.items()):
-            private = status("RssAnon", server.pid) / 1e6
+            private = status_bytes("RssAnon", server.pid) / 1e6
             parts[number] += f", {private:.0f} MB private; exact new node {loads[name].latencies(0.5, 0.99)}"
     smaller, larger = (load.quantile(0.5) for load in loads.values())
     return "; ".join(parts) + f"; ratio of p50 {larger / smaller:.2f}"
@@ -167,7 +168,7 @@ def _anonymous(process: psutil.Process) -> int:
 
 
 @contextmanager
-def memory_limit(gigabytes: float) -> Iterator[Callable[[], None] | None]:
+def memory_limit(gigabytes: float) -> Iterator[Limit]:
     """Yields a function that puts a process into a control group with this limit; None if this user may not make one."""
     root = Path("/sys/fs/cgroup")
     legacy = (root / "memory").is_dir()
@@ -177,10 +178,12 @@ def memory_limit(gigabytes: float) -> Iterator[Callable[[], None] | None]:
         limit = group / ("memory.limit_in_bytes" if legacy else "memory.max")
         limit.write_text(str(int(gigabytes * 2**30)))
     except OSError:
+        print("no memory limit: control groups cannot be made here")
         yield None
         return
+    print(f"memory limit: {gigabytes:g} GB")
     try:
-        yield lambda: (group / "cgroup.procs").write_text(str(os.getpid())) and None
+        yield lambda: (group / "cgroup.procs").write_text(str(os.getpid()))
     finally:
         group.rmdir()
 
@@ -206,7 +209,6 @@ def measure_papers(options: argparse.Namespace) -> None:
     work = options.folder.resolve() / "papers"
     shutil.rmtree(work, ignore_errors=True)
     with memory_limit(options.memory) as limit:
-        print(f"memory limit: {options.memory:g} GB" if limit else "no memory limit: control groups cannot be made here")
         try:
             nodes = round(PAPERS_NODES * options.papers)
             print_table(list(measure(nodes, work, options.processes, limit, generate_papers)))
@@ -228,7 +230,6 @@ def main() -> None:
     stages: list[Stage] = []
     small = options.folder.resolve() / str(SMALL)
     with memory_limit(options.memory) as limit:
-        print(f"memory limit: {options.memory:g} GB" if limit else "no memory limit: control groups cannot be made here")
         shutil.rmtree(small, ignore_errors=True)
         list(measure(SMALL, small, 1, limit))
         for nodes in options.nodes:

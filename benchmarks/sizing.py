@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from urllib.request import urlopen
 
 from benchmarks.load import Stream, closed, open_loop
-from benchmarks.memory import status
+from benchmarks.memory import status_bytes
 from benchmarks.results import format_seconds
 from benchmarks.servers import Server, descendants, service
 from benchmarks.workload import Bodies, new_node
@@ -86,7 +86,8 @@ def sampled_queue_depth(port: int) -> Iterator[list[float]]:
 
 
 def describe_memory(pid: int) -> str:
-    return f"{status('RssAnon', pid) / 1e6:.0f} MB private, {status('VmRSS', pid) / 1e6:.0f} MB with mapped files"
+    private, resident = (status_bytes(field, pid) / 1e6 for field in ("RssAnon", "VmRSS"))
+    return f"{private:.0f} MB private, {resident:.0f} MB with mapped files"
 
 
 def new_digits() -> Bodies:

@@ -38,41 +38,24 @@ if TYPE_CHECKING:
     from model_store.versions.model_versions import ModelVersions, PruneResult
 
 _MODULES = {
-    "Behind": "errors",
-    "ChangesMissing": "errors",
     "Contents": "publish.writer",
-    "DataError": "errors",
     "FeatureColumn": "feature_schema",
     "FeatureSchema": "feature_schema",
-    "FeatureValueError": "errors",
-    "Fenced": "errors",
     "FileEntry": "format.manifest",
     "History": "versions.activation_log",
     "HistoryEntry": "versions.activation_log",
-    "InvalidName": "errors",
-    "KeyReused": "errors",
-    "LiveVersionChanged": "errors",
-    "LogError": "errors",
     "Manifest": "format.manifest",
     "ModelVersions": "versions.model_versions",
     "NodeIds": "format.node_ids",
-    "NothingToRollBackTo": "errors",
     "Probe": "format.probes",
-    "ProbeError": "errors",
     "ProbedEngine": "format.probes",
     "Probes": "format.probes",
     "PruneResult": "versions.model_versions",
-    "RecordsPruned": "errors",
     "Snapshot": "snapshot",
-    "SnapshotError": "errors",
     "Store": "store",
-    "StoreBusy": "errors",
-    "StoreError": "errors",
-    "StoreUnavailable": "errors",
-    "UnknownModel": "errors",
-    "UnknownVersion": "errors",
     "write_snapshot": "publish.writer",
 }
+"""The modules of the names. The names that are not here are in `errors`."""
 
 __all__ = [
     "Behind",
@@ -113,7 +96,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)
     return value

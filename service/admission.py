@@ -8,7 +8,7 @@ Three budgets, each in the unit in which the resource is spent:
 
 A queue within its bound is served oldest first, and nothing is refused. A queue that exceeds its bound is overloaded until
 it is within its bound and hardly any request is refused (CALM_SHARE). An overloaded queue is kept short, so that answers
-are quick: a request that arrives while half as many others wait as may run is refused at once, which is cheap. Clients that
+are quick: a request that arrives while `limit` / 2 others wait is refused at once, which is cheap. Clients that
 retry at once could keep a worker busy with nothing but refusals. The number of refusals is therefore limited too, in
 proportion to the answers (REFUSALS_PER_ANSWER). A request beyond that number is delayed until no other request waits, and
 refused after PATIENCE times the bound.
@@ -74,7 +74,7 @@ class Lane:
     def __init__(self, limit: int, max_seconds: float, metrics: Metrics) -> None:
         self._limit, self._max_seconds, self._metrics = limit, max_seconds, metrics
         self._short_queue = max(1, limit // 2)
-        """Requests that wait in an overload."""
+        """In an overload, this many requests wait; others are refused or delayed."""
         self._waiting: deque[Request] = deque()
         self._delayed: deque[Request] = deque()
         self._running, self._scheduled = 0, False
@@ -85,7 +85,7 @@ class Lane:
         self._refusals_left: float = MIN_REFUSALS
         """In this window. Refused requests that have waited too long count too, and may make it negative."""
         self._refusal = overloaded("too many requests wait or run")
-        """For requests that are refused as they arrive: the same for all of a window, so that its reply is encoded once."""
+        """For requests that are refused as they arrive. A window has one refusal, whose reply is encoded once."""
 
     @property
     def is_busy(self) -> bool:

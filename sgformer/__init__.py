@@ -38,28 +38,19 @@ _MODULES = {
     "Adjacency": "adjacency",
     "Answers": "request_time.inference",
     "AttentionSums": "sums",
-    "ChangeError": "errors",
     "Changes": "live.changes",
     "ChangingGraph": "live.changing_graph",
-    "ConfigError": "errors",
     "Draft": "live.changes",
     "ExtendedAnswers": "request_time.extension",
     "FullForward": "full_graph.forward",
     "Graph": "graph",
-    "GraphError": "errors",
     "InferenceModel": "request_time.inference",
     "ModelConfig": "config",
-    "NeighborhoodTooLarge": "errors",
-    "NewNodeError": "errors",
     "NewNodes": "request_time.new_nodes",
     "NodeStates": "states",
     "SGFormer": "torch_model.model",
-    "SgformerError": "errors",
     "SparseRows": "features",
     "Summary": "full_graph.forward",
-    "SumsError": "errors",
-    "UnknownNodeError": "errors",
-    "WeightsError": "errors",
     "extend": "request_time.extension",
     "from_authors_large": "importers.pretrained",
     "from_authors_medium": "importers.pretrained",
@@ -68,6 +59,7 @@ _MODULES = {
     "probabilities": "request_time.inference",
     "summarize": "full_graph.forward",
 }
+"""The modules of the names. The names that are not here are in `errors`."""
 
 __all__ = [
     "Adjacency",
@@ -106,7 +98,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)
     return value

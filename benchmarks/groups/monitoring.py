@@ -1,6 +1,6 @@
-"""What drift and verification cost: CPU time per answer, with and without them, in turns.
+"""The cost of drift and verification: CPU time per answer, with and without them, in turns.
 
-The time of the monitoring process is included. Its start, and opening the version there, is over before the first turn.
+The CPU time of the monitoring process counts, except for its start, which ends before the first turn.
 """
 
 from __future__ import annotations
@@ -26,18 +26,15 @@ def monitoring() -> list[Result]:
     with tempfile.TemporaryDirectory() as root:
         store = publish(root, SMALL)
         with service(store) as watched, service(store, protocol=UNMONITORED) as plain:
-            return [_compare(name, watched, plain, bodies) for name, bodies in _questions().items()]
-
-
-def _questions() -> dict[str, list[bytes]]:
-    return {"known node": known_nodes(1), "exact new node": new_nodes(SMALL)}
+            bodies = {"known node": known_nodes(1), "exact new node": new_nodes(SMALL)}
+            return [_compare(name, watched, plain, bodies[name]) for name in bodies]
 
 
 def _compare(name: str, watched: Server, plain: Server, bodies: list[bytes]) -> Result:
     for server in (watched, plain):
         for number in range(WARMUP_ANSWERS):
             server.ask(bodies[number % len(bodies)])
-    time.sleep(3)  # the monitoring process has started
+    time.sleep(3)  # until the monitoring process has started and opened the version
     seconds: dict[str, list[float]] = {"watched": [], "plain": []}
     for _ in range(ROUNDS):
         for kind, server in (("watched", watched), ("plain", plain)):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.load import Load, Stream, closed, open_loop
-from benchmarks.memory import status
+from benchmarks.memory import status_bytes
 from benchmarks.results import Loads, Result, at_least, at_most, format_seconds, smaller
 from benchmarks.servers import Server, service, serving
 from benchmarks.workload import SMALL, Bodies, known_nodes, new_nodes
@@ -47,9 +47,9 @@ class Overload:
             for factor in FACTORS if number % 2 == 0 else reversed(FACTORS):
                 sweep[factor].append(self._run_open(factor, SECONDS))
         half = Loads([*sweep[0.5], self._run_open(0.5, SECONDS)])
-        before = status("VmRSS", self._server.pid)
+        before = status_bytes("VmRSS", self._server.pid)
         long = self._run_open(2.0, LONG_SECONDS)
-        after = status("VmRSS", self._server.pid)
+        after = status_bytes("VmRSS", self._server.pid)
         half.append(self._run_open(0.5, SECONDS))
         saturated = [*at_capacity, *(load for factor in FACTORS if factor > 1 for load in sweep[factor]), long]
         memory_claim = f"{self._kind}: resident memory of the worker after that, against before"

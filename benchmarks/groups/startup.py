@@ -12,7 +12,7 @@ from http.client import HTTPConnection
 import numpy as np
 
 from benchmarks.load import closed
-from benchmarks.memory import status
+from benchmarks.memory import status_bytes
 from benchmarks.results import Result, smaller
 from benchmarks.servers import service
 from benchmarks.workload import LARGE, SMALL, known_nodes, new_nodes, publish
@@ -52,7 +52,7 @@ def startup() -> list[Result]:
                     ready[nodes].append(time.perf_counter() - start)
                     for bodies in (known_nodes(100), new_nodes(nodes)):
                         closed(server.port, server.requests(bodies), 16, 0.5)
-                    private[nodes].append(status("RssAnon", server.pid))
+                    private[nodes].append(status_bytes("RssAnon", server.pid))
     descriptions = {nodes: f"{np.median(ready[nodes]):.2f} s ({_describe_steps(steps[nodes])})" for nodes in stores}
     ratio = float(np.median(ready[LARGE]) / np.median(ready[SMALL]))
     memory = {nodes: float(np.median(private[nodes])) for nodes in stores}

@@ -1,7 +1,8 @@
 """What a snapshot of a million nodes costs: to publish (memory), to open (memory), to verify (against sha256sum).
 
 python -m benchmarks.groups.store publish STORE       publishes, and prints its peak memory
-python -m benchmarks.groups.store open STORE          opens and replays, prints a line, waits for a line, prints its memory
+python -m benchmarks.groups.store open STORE          opens, replays the probes, prints a line; at the next line of input,
+                                                      prints its memory
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.graphs import uniform
-from benchmarks.memory import PeakAnonymous, private_pages, status
+from benchmarks.memory import PeakAnonymous, private_pages, status_bytes
 from benchmarks.model_processes import exchange_line
 from benchmarks.results import Result, slower, smaller, time_in_turns
 from model_store import Store
@@ -82,10 +83,9 @@ def _publish(root: str) -> None:
 
     model = SGFormer(ModelConfig(in_features=FEATURES, out_features=10, layers=2)).eval()
     store = Store(root)
-    store.publish(
-        "small", Contents(model.config, model.weights(), uniform(1000, 5000, FEATURES))
-    )  # imports everything before the measurement
-    before = status("RssAnon")
+    small = Contents(model.config, model.weights(), uniform(1000, 5000, FEATURES))
+    store.publish("small", small)  # imports everything before the measurement
+    before = status_bytes("RssAnon")
     graph = uniform(NODES, EDGES, FEATURES)
     with PeakAnonymous() as peak:
         store.publish("large", Contents(model.config, model.weights(), graph), activate=True)
@@ -99,9 +99,9 @@ def _graph_bytes(graph: Graph) -> int:
 
 def _open(root: str) -> None:
     versions = Store(root).model("large")
-    resident, private = status("VmRSS"), private_pages()
+    resident, private = status_bytes("VmRSS"), private_pages()
     snapshot = versions.open()
-    growth = status("VmRSS") - resident
+    growth = status_bytes("VmRSS") - resident
     snapshot.probes.replay(snapshot, snapshot.manifest.probe_tolerance)
     print("opened", flush=True)
     sys.stdin.readline()

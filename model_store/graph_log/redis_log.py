@@ -3,7 +3,7 @@
 sgf:graph:{<name>}:log     the stream; the id of a record is <sequence>-0, its only field holds the bytes (`record`)
 sgf:graph:{<name>}:state   sequence and hash of the last record; start and start_hash: those of the last pruned record;
                            fencing_number: that of the last lease
-sgf:graph:{<name>}:lease   exists while a writer holds the lease; expires `lease_seconds` after its last append
+sgf:graph:{<name>}:lease   exists while a writer holds the lease; expires `lease_seconds` after the writer's last append
 
 The expiry decides only when another writer may try. Whether a group is appended is decided by the script APPEND, which
 compares the fencing number and the last record with those of the writer: a writer that was paused finds a higher number.

@@ -58,7 +58,7 @@ class EmbeddingFiles:
         """
         map_facts = self._write_map()
         lists = InvertedLists.build(self._unit) if len(self._unit) >= INDEX_FROM_NODES else None
-        tuned = None if lists is None else lists.tuned(self._unit)
+        tuned = None if lists is None else lists.fewest_probes(self._unit)
         if lists is None or tuned is None:  # a scan is fast enough, or no number of probes reaches the recall
             return {"map": map_facts, "index": None}, sizes
         sizes = replace(sizes, similar_lists=len(lists.centroids))

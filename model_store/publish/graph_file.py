@@ -49,7 +49,7 @@ def read_graph_file(path: Path, make_features: MakeFeatures | None = None) -> Gr
         make_features: makes the features of a graph without features; a file with features is then refused.
 
     Raises:
-        NoFeatures: the file has no features, and they are not made.
+        NoFeatures: the file has no features, and `make_features` is None.
         DataError: names the array and what is wrong with it.
     """
     arrays = read_arrays(path, {*GRAPH_ARRAYS, "edge_*"} | ({"y"} if make_features else set()))
@@ -92,7 +92,7 @@ def read_arrays(path: Path, names: set[str] | None) -> dict[str, NDArray[Any]]:
             return {
                 name: plain_array(path, name, partial(file.__getitem__, name))
                 for name in file.files
-                if names is None or _matches(name, names)
+                if names is None or any(fnmatchcase(name, pattern) for pattern in names)
             }
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None
@@ -117,10 +117,6 @@ def array_names(path: Path) -> list[str]:
     """The names of the arrays of a file that `read_arrays` has read."""
     with np.load(path, allow_pickle=False) as file:
         return list(file.files)
-
-
-def _matches(name: str, patterns: set[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _ids(source: str, arrays: Mapping[str, NDArray[Any]]) -> NodeIds | None:

@@ -34,7 +34,7 @@ class LocalCopies:
     def open(self, version: int) -> Snapshot:
         """Opens the copy of a version with every check. Makes the copy if there is none, or if it is damaged.
 
-        Before a copy is made, copies are removed that are neither live nor the roll-back target.
+        Making a copy first removes the copies of versions that are neither live nor the roll-back target.
 
         Raises:
             LocalCopyError: there is no valid copy, and none could be made; the version in the store may be valid.

@@ -28,7 +28,7 @@ class MapRows(SingleRows):
     limit: int
 
     def __len__(self) -> int:
-        return 0
+        return 0  # the metric of batch sizes counts nodes of questions, and this question names none
 
     @staticmethod
     def compute(model: ServedModel, batch: Sequence[MapRows]) -> list[AnswerFields]:
@@ -39,14 +39,14 @@ class MapRows(SingleRows):
 
 
 def draw_map(model: ServedModel, limit: int) -> dict[str, Any]:
-    """The whole answer, about the nodes of the snapshot; evenly spaced ones if there are more than `limit`.
+    """Returns all fields of the answer. Of a snapshot with more than `limit` nodes, it has evenly spaced ones.
 
     Raises Refusal (no_embeddings).
     """
     count = len(stored_embeddings(model))
     shown = min(count, limit)
     rows = np.arange(shown, dtype=np.int64) * count // shown
-    assert model.snapshot.map is not None  # noqa: S101  # it is there if the embeddings are
+    assert model.snapshot.map is not None  # noqa: S101  # a snapshot with embeddings has a map
     facts = (model.snapshot.manifest.embeddings or {})["map"]
     x, y = (_rounded(column) for column in np.asarray(model.snapshot.map[rows]).T)
     return {
@@ -68,7 +68,7 @@ def draw_map(model: ServedModel, limit: int) -> dict[str, Any]:
 
 
 def _rounded(column: NDArray[Any]) -> NDArray[np.float64]:
-    """As float64: the shortest text of a rounded float32 has as many digits as it was rounded to."""
+    """Rounds in float64: in float32 the JSON of small and of large coordinates would have more digits."""
     extent = float(np.abs(column).max(initial=0))
     return column.astype(np.float64).round(DIGITS - math.ceil(math.log10(extent)) if extent > 0 else 0)
 

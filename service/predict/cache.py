@@ -1,6 +1,6 @@
 """Caches of answers, local or in Redis. A cache that is slow, full or down costs a bounded delay, never an error.
 
-A key contains the hash of the snapshot and of the question, so that a version never gives an answer of another version.
+A key has the id of the snapshot and the hash of the question, so an answer of one version is never returned for another.
 """
 
 from __future__ import annotations

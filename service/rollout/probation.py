@@ -59,7 +59,7 @@ class Probation:
             self._roll_back(versions, self.version, f"{failures} of its first {answers} answers in one worker failed")
 
     def reject(self, versions: ModelVersions, version: int, reason: str) -> None:
-        """Rolls back from a version whose content is damaged, or whose probes disagree."""
+        """Rolls back from a version whose content is damaged, or which fails a probe."""
         if self._seconds_left(versions, version) > 0:
             self._roll_back(versions, version, f"it is wrong: {reason}")
 

@@ -66,7 +66,7 @@ class TorchOps:
 
 
 def shared(array: NDArray[Any]) -> torch.Tensor:
-    """A tensor over the memory of `array`, which may be a read-only memory map. The caller must not write to it.
+    """A tensor over the memory of `array`. If `array` is a read-only memory map, the caller must not write to the tensor.
 
     torch warns about read-only arrays, and a warning filter would affect all threads: the array is presented as writable.
     """

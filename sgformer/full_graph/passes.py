@@ -4,7 +4,7 @@ Dense work runs in chunks that fit into the cache, and sparse products in larger
 passes hold a chunk or a block at a time.
 
 On a GPU, the arrays of the caller stay in host memory. The states that a layer reads are placed on the GPU if they fit;
-else every block brings those of its neighbours. While the GPU computes, a thread prepares the next block or chunk.
+else each block copies those of its neighbours to the GPU. While the GPU computes, a thread prepares the next block or chunk.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from sgformer.sums import AttentionSums
 from sgformer.torch_model.propagation import Propagation, PropagationRows
 
 BLOCK_ENTRIES = 4_000_000
-"""Most adjacency entries of a block."""
+"""Most adjacency entries of a block of more than one row."""
 BLOCK_ROWS = 131_072
-"""Most rows of a sparse product, besides BLOCK_ENTRIES: the product is faster in few large blocks."""
+"""Most rows of a block: this bounds the memory of its product. A sparse product is faster in few large blocks."""
 
 Emit: TypeAlias = Callable[[slice, torch.Tensor], None]
 """Receives the finished states of some rows."""
@@ -67,7 +67,7 @@ class Passes:
         self._product = torch.from_numpy(np.empty((block_rows, config.hidden), dtype=dtype)).to(device)
         degrees, self._first_column = (shard.degrees, shard.first_column) if shard else (adjacency.all_degrees(), 0)
         self._rows = PropagationRows(adjacency, self._product.dtype, device, degrees, self._first_column)
-        self._only = self._rows.between(0, graph.num_nodes) if len(self._bounds) == 2 else None
+        self._only_block = self._rows.between(0, graph.num_nodes) if len(self._bounds) == 2 else None
 
     @property
     def single_block(self) -> bool:
@@ -130,19 +130,17 @@ class Passes:
     def _block(
         self, states: NDArray[Any], placed: torch.Tensor | None, bounds: tuple[int, int]
     ) -> tuple[slice, Propagation, torch.Tensor, torch.Tensor]:
-        """A block of rows of P, with the states of its columns and of its rows. Edge weights are kept only if there is a
-        single block.
-        """
+        """A block of rows of P, with the states of its columns and of its rows."""
         rows = slice(*bounds)
         own = slice(*(bound + self._first_column for bound in bounds))
         if placed is not None:
-            return rows, self._only or self._rows.between(*bounds), placed, placed[own]
+            return rows, self._only_block or self._rows.between(*bounds), placed, placed[own]
         columns = self._rows.neighbors(*bounds)
         propagation = self._rows.between(*bounds, columns)
         return rows, propagation, self.on_device(states[columns]), self.on_device(states[own])
 
     def _ahead(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """The results of `function` in order, for a GPU one ahead: the cores of the host are idle while it computes."""
+        """The results of `function`, in order. With a GPU, a thread makes the next result while the GPU computes."""
         return map(function, items) if self._on_host else prefetched(function, items)
 
     @property

@@ -1,7 +1,6 @@
 """Inverted lists: an index that groups rows around centroids. A search reads the lists of the nearest centroids.
 
-The index is plain arrays, which are safe to map and to verify. Its recall is measured. Centroids come from k-means on a
-sample.
+The index is plain arrays, which are safe to map and to verify. Centroids come from k-means on a sample of the rows.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from numpy.typing import NDArray
 from sgformer.arrays.operations import Indices, expand_runs
 from sgformer.nearest.scan import BLOCK_ROWS, Nearest, largest, nearest, unit_rows
 
-SAMPLES_PER_LIST, ROUNDS = 32, 6
-"""Of k-means: the size of its sample, and its iterations."""
+SAMPLES_PER_LIST, ITERATIONS = 32, 6
+"""Of k-means: rows of its sample per list, and iterations."""
 LISTS_PER_ROOT = 1
-"""Number of lists, divided by the square root of the number of rows. Twice as many halve the time of a query, and take 2.4
-times as long to build."""
+"""Number of lists, divided by the square root of the number of rows. With twice as many lists, a query takes half the time,
+and the index 2.4 times as long to build."""
 PROBES = (8, 16, 32, 64, 128)
-"""Numbers of lists that a search may read; `tuned` chooses one."""
+"""Numbers of lists that a search may read; `fewest_probes` chooses one."""
 MIN_RECALL = 0.995
 MEASURED_QUERIES, MEASURED_K = 128, 10
 
@@ -43,7 +42,7 @@ class InvertedLists:
         count = min(len(rows), SAMPLES_PER_LIST * num_lists)
         sample = np.asarray(rows[np.sort(rng.choice(len(rows), count, replace=False))])
         centroids = sample[rng.choice(count, num_lists, replace=False)].copy()
-        for _ in range(ROUNDS):
+        for _ in range(ITERATIONS):
             owners = _owners(sample, centroids)
             order = np.argsort(owners, kind="stable")
             present, begins = np.unique(owners[order], return_index=True)
@@ -59,29 +58,29 @@ class InvertedLists:
         candidates = np.asarray(self.order[expand_runs(begins, ends - begins)], dtype=np.int64)
         return nearest(rows.take(candidates, axis=0), query, k, candidates)
 
-    def tuned(self, rows: NDArray[Any]) -> tuple[int, float] | None:
-        """The fewest probes that reach MIN_RECALL, and their recall; None if even the most do not.
+    def fewest_probes(self, rows: NDArray[Any]) -> tuple[int, float] | None:
+        """The smallest number of probes that reaches MIN_RECALL, and its recall; None if no number reaches it.
 
-        The recall is that of the nearest 10, of evenly spaced rows, against an exact scan.
+        The recall is measured for evenly spaced rows, against an exact scan.
         """
-        queries, least = measured_queries(rows)
+        queries, cutoffs = measured_queries(rows)
         for probes in PROBES:
-            if probes < len(self.centroids) and (recall := self.measure(rows, probes, queries, least)) >= MIN_RECALL:
+            if probes < len(self.centroids) and (recall := self.measure(rows, probes, queries, cutoffs)) >= MIN_RECALL:
                 return probes, recall
         return None
 
-    def measure(self, rows: NDArray[Any], probes: int, queries: NDArray[Any], least: NDArray[Any]) -> float:
-        """The recall: the share of the nearest rows of the queries that are found.
+    def measure(self, rows: NDArray[Any], probes: int, queries: NDArray[Any], cutoffs: NDArray[Any]) -> float:
+        """The recall: the share of the nearest rows of the queries that a search finds.
 
-        A row counts as found by its similarity (at least `least`), not by its number: equal rows are equally near.
+        A row counts if its similarity reaches the cutoff of the query, whatever its number is: equal rows are equally near.
         """
-        found = [self.nearest(rows, query[None], MEASURED_K, probes).similarities for query in queries]
-        hits = sum(int((part >= limit - 1e-6).sum()) for part, limit in zip(found, least, strict=True))
+        similarities = [self.nearest(rows, query[None], MEASURED_K, probes).similarities for query in queries]
+        hits = sum(int((values >= cutoff - 1e-6).sum()) for values, cutoff in zip(similarities, cutoffs, strict=True))
         return hits / (len(queries) * MEASURED_K)
 
 
 def measured_queries(rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Evenly spaced rows, and the similarity of the last of the nearest rows of each."""
+    """Evenly spaced rows, and for each the similarity of its MEASURED_K-th nearest row (the cutoff)."""
     count = min(MEASURED_QUERIES, len(rows))
     queries = np.asarray(rows[np.arange(count) * len(rows) // count])
     return queries, nearest(rows, queries, MEASURED_K).similarities[:, -1]

@@ -35,7 +35,7 @@ class EventWriter:
         self._fencing_file, self._truncated = fencing_file, False
 
     def write(self, event: RunEvent) -> None:
-        """Raises RunAbandoned after an event that more work follows; the last event of a run can always be written."""
+        """Raises RunAbandoned if the run must stop (`check_fence`), but never for the last event of a run."""
         if self._handle is not None:
             rest = ("\n" * self._truncated + event.to_line() + "\n").encode()
             self._truncated = True

@@ -1,7 +1,7 @@
 """The live graph of a model as training data: the raw data of the live version with the changes of its log.
 
-Nodes keep the part of the split that they had. A node whose label came with a change gets its part by the hash of its id, as
-in `splits.steady_split`, so that it keeps it in every later version.
+Nodes keep the part of the split that they had. A node whose label came with a change gets a part by the hash of its id, by
+the rule of `splits.steady_split`: the part is the same in every later version.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ Score = Callable[[NDArray[Any], NDArray[Any], Task], float]
 
 
 def loss(logits: torch.Tensor, labels: torch.Tensor, task: Task, label_smoothing: float = 0.0) -> torch.Tensor:
-    """The mean loss over labelled entries. `label_smoothing`: of classes."""
+    """The mean loss over labelled entries. `label_smoothing` is for the multiclass task only."""
     if task == "multiclass":
         return F.cross_entropy(logits, labels, label_smoothing=label_smoothing)
     targets = labels.reshape(logits.shape)
@@ -40,8 +40,8 @@ def macro_f1(logits: NDArray[Any], labels: NDArray[Any], task: Task) -> float:
 
 
 def roc_auc(logits: NDArray[Any], labels: NDArray[Any], task: Task) -> float:
-    """With two classes, that of the second; with more, the mean over classes, each against the others. Multi-label: the mean
-    over columns.
+    """The score of the second class if there are two; the mean over classes, each against the others, if there are more.
+    Multi-label: the mean over columns.
     """
     if task == "multiclass":
         likely = probabilities(logits, task)

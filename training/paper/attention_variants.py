@@ -19,7 +19,8 @@ from sgformer.torch_model.model import GraphTensors, apply_linear
 from training.data.labelled import LabelledGraph
 from training.fit.loop import GRAPH_PARTS
 from training.fit.settings import configurations
-from training.paper.research_training import ResearchRun, train_module
+from training.paper.contenders import Run
+from training.paper.research_training import train_module
 
 AttentionFunction = Literal["linear", "softmax", "gat", "nodeformer"]
 RANDOM_FEATURES = 30
@@ -84,7 +85,7 @@ def _positive_features(rows: Tensor, directions: Tensor) -> Tensor:
 
 def train_variant(
     data: LabelledGraph, settings: dict[str, Any], seed: int, function: AttentionFunction, depth: int = 1
-) -> ResearchRun:
+) -> Run:
     """Trains a variant with the settings of a recipe, without dropout of inputs.
 
     Raises:

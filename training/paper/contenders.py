@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from model_store.run_settings import recipe_names
@@ -93,7 +93,7 @@ def run_ours(data: LabelledGraph, settings: Settings, seed: int) -> Run:
 def run_pyg(data: LabelledGraph, settings: Settings, seed: int) -> Run:
     from training.paper.pyg_sgformer import train_pyg
 
-    return Run(*astuple(train_pyg(data, settings, seed)))
+    return train_pyg(data, settings, seed)
 
 
 def variant(recipe: str, label: str, function: str, depth: int = 1) -> Contender:
@@ -102,7 +102,7 @@ def variant(recipe: str, label: str, function: str, depth: int = 1) -> Contender
     def run(data: LabelledGraph, settings: Settings, seed: int) -> Run:
         from training.paper.attention_variants import train_variant
 
-        return Run(*astuple(train_variant(data, settings, seed, function, depth)))  # type: ignore[arg-type]  # the names of the tables
+        return train_variant(data, settings, seed, function, depth)  # type: ignore[arg-type]  # the names of the tables
 
     read = read_recipe(recipe)
     return Contender(label, read.settings, run, f"none of its own: {_one_line(read.note)}")

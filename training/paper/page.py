@@ -51,8 +51,8 @@ def _medium(table: Table) -> str:
     rows = [(row, table[row.dataset]) for row in MEDIUM if row.dataset in table]
     header = ["data set", *MODELS, "the paper", "authors' commands", "bar", "reached"]
     scores = [[row.dataset, *_cells(entries, MODELS), *_published(row, entries)] for row, entries in rows]
-    made = [_how(row.dataset, row.splits, label, cell) for row, entries in rows for label, cell in _known(entries)]
-    missed = [_sentence(row, entries) for row, entries in rows if OURS in entries and not _reached(row, entries)]
+    made = [_how(row, label, entries[label]) for row, entries in rows for label in MODELS if label in entries]
+    missed = [_why_missed(row, entries) for row, entries in rows if OURS in entries and not _reached(row, entries)]
     return (
         _markdown("The paper's medium-sized graphs", header, scores)
         + "PICTURE\n"
@@ -65,24 +65,20 @@ def _medium(table: Table) -> str:
 HOW = ["data set", "splits", "model", "runs", "validation", "seconds per run", "search of the settings", "command"]
 
 
-def _how(dataset: str, splits: str, label: str, cell: dict[str, Any]) -> list[str]:
+def _how(row: Row, label: str, cell: dict[str, Any]) -> list[str]:
     validation = mean_and_deviation(cell["validation"]) if cell["validation"] else ""
     seconds = f"{cell['seconds'] / len(cell['scores']):.1f}"
     command = f"`{cell['command']}`" if cell.get("command") else "not recorded"
     runs = str(len(cell["scores"]))
     search = cell.get("search") or "not recorded"
-    search = f"of an earlier recipe: {search}" if label in _outdated(dataset, {label: cell}) else search
-    return [dataset, splits, label, runs, validation, seconds, search, command]
+    search = f"of an earlier recipe: {search}" if label in _outdated(row.dataset, {label: cell}) else search
+    return [row.dataset, row.splits, label, runs, validation, seconds, search, command]
 
 
 def _outdated(dataset: str, entries: Entries) -> list[str]:
     """The labels of the cells whose recorded settings are not those of the present recipe."""
     present = {contender.label: contender.digest() for contender in contenders(dataset)}
     return [label for label, cell in entries.items() if (cell.get("settings") or present[label]) != present[label]]
-
-
-def _known(entries: Entries) -> Iterable[tuple[str, dict[str, Any]]]:
-    return ((label, entries[label]) for label in MODELS if label in entries)
 
 
 def _cells(entries: Entries, labels: Sequence[str]) -> list[str]:
@@ -99,7 +95,7 @@ def _reached(row: Row, entries: Entries) -> bool:
     return finished and ours >= row.bar and (GCN not in entries or ours >= _mean(entries, GCN))
 
 
-def _sentence(row: Row, entries: Entries) -> str:
+def _why_missed(row: Row, entries: Entries) -> str:
     ours, runs = _mean(entries, OURS), len(entries[OURS]["scores"])
     if runs < row.runs:
         return f"{row.dataset}: only {runs} of {row.runs} runs are finished; their mean is {ours:.2f}, the bar {row.bar}."
@@ -115,15 +111,16 @@ def _mean(entries: Entries, label: str) -> float:
 
 def _fresh(table: Table) -> str:
     labels = (OURS, GCN, LINEAR, MAJORITY)
-    rows = [[name, *_cells(table[name], labels), _runs(table[name])] for name in FRESH if name in table]
+    rows = [[name, *_cells(table[name], labels), _runs(table[name].values())] for name in FRESH if name in table]
     title = f"{FRESH_SPLITS} fresh splits, which no recipe has seen"
     outdated = [f"{name} ({', '.join(cells)})" for name in FRESH if (cells := _outdated(name, table.get(name, {})))]
     note = f"\nCells of earlier recipes: {'; '.join(outdated)}.\n" if outdated else ""
     return _markdown(title, ["data set", *labels, "splits"], rows) + "PICTURE\n" + FRESH_NOTE + note
 
 
-def _runs(entries: Entries) -> str:
-    return ", ".join(map(str, sorted({len(cell["scores"]) for cell in entries.values()})))
+def _runs(cells: Iterable[dict[str, Any]]) -> str:
+    """The numbers of runs of the cells, each number once."""
+    return ", ".join(map(str, sorted({len(cell["scores"]) for cell in cells})))
 
 
 def _labels(table: Table) -> str:
@@ -139,7 +136,7 @@ def _ablation(table: Table) -> str:
 
 def _attention(table: Table) -> str:
     header = ["data set", *FUNCTIONS, "runs"]
-    rows = [[name, *_cells(table[name], FUNCTIONS), _runs(table[name])] for name in VARIANTS if name in table]
+    rows = [[name, *_cells(table[name], FUNCTIONS), _runs(table[name].values())] for name in VARIANTS if name in table]
     return _markdown("Other attention functions", header, rows) + ATTENTION_NOTE
 
 
@@ -147,9 +144,9 @@ def _depth(table: Table) -> str:
     labels = [depth_label(depth) for depth in DEPTHS]
     times = [f"ms per epoch, {depth}" for depth in DEPTHS]
     rows = [
-        [name, *_cells(table[name], labels), *(_milliseconds(table[name], label) for label in labels), _runs(table[name])]
+        [name, *_cells(entries, labels), *(_milliseconds(entries, label) for label in labels), _runs(entries.values())]
         for name in VARIANTS
-        if name in table
+        if (entries := table.get(name))
     ]
     return _markdown("Several attention layers", ["data set", *labels, *times, "runs"], rows) + DEPTH_NOTE
 
@@ -181,7 +178,7 @@ def _defaults_row(name: str, entries: dict[str, Any]) -> list[str]:
     if SEARCHED not in scores and (search := entries.get(UNFINISHED)):
         found = f"validation {search['best']:.1f}, defaults {search['defaults']:.1f}"
         cells[1] = f"{search['trials']} of {TRIALS} trials: {found}"
-    runs = ", ".join(map(str, sorted({len(runs) for runs in scores.values()})))
+    runs = _runs(entries[label] for label in scores)
     if len(scores) < 2:
         return [name, *cells, "", "", runs]
     difference = float(np.mean(scores[DEFAULTS]) - np.mean(scores[SEARCHED]))
@@ -189,12 +186,10 @@ def _defaults_row(name: str, entries: dict[str, Any]) -> list[str]:
 
 
 def _labels_row(name: str, entries: dict[str, Any]) -> list[str]:
-    cells, seeds = [], set()
-    for share, paper in zip(LABEL_SHARES, LABELS[name], strict=True):
-        entry = entries.get(share_label(share))
-        cells.append(f"{mean_and_deviation(entry['scores'])} ({paper:.1f})" if entry else "")
-        seeds |= {len(entry["scores"])} if entry else set()
-    return [name, *cells, ", ".join(map(str, sorted(seeds)))]
+    ours = [entries.get(share_label(share)) for share in LABEL_SHARES]
+    pairs = zip(ours, LABELS[name], strict=True)
+    cells = [f"{mean_and_deviation(entry['scores'])} ({paper:.1f})" if entry else "" for entry, paper in pairs]
+    return [name, *cells, _runs(filter(None, ours))]
 
 
 def _ablation_rows(name: str, entries: dict[str, Any]) -> list[list[str]]:

@@ -11,13 +11,14 @@ from sgformer import SparseRows
 from sgformer.features import transformed
 from training.data.labelled import LabelledGraph
 from training.fit.settings import configurations
-from training.paper.research_training import ResearchRun, train_module
+from training.paper.contenders import Run
+from training.paper.research_training import train_module
 
 MAX_VALUES = 200_000_000
 """Of dense features, which PyG's model needs: 800 MB."""
 
 
-def train_pyg(data: LabelledGraph, settings: dict[str, Any], seed: int) -> ResearchRun:
+def train_pyg(data: LabelledGraph, settings: dict[str, Any], seed: int) -> Run:
     """The model has PyG's defaults and our hidden size. The training and the scaling of features are those of the recipe,
     without dropout of inputs.
 

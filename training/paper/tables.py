@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from model_store.cli.parser import CommandParser
 from model_store.cli.terminal import print_output
@@ -42,9 +41,6 @@ from training.paper.unseen_graphs import (
     searched_settings,
     untuned_settings,
 )
-
-if TYPE_CHECKING:
-    from training.data.labelled import LabelledGraph
 
 DEFAULT_RUNS = 5
 
@@ -92,8 +88,8 @@ def run_table(options: TableOptions, _events: EventWriter) -> int:
     return 0
 
 
-def run_cell(results: ResultsFile, table: str, cell: Cell, runs: int, place: str) -> Entry:
-    """Runs what the cell lacks. Every run is stored, and the page is written with it."""
+def run_cell(results: ResultsFile, table: str, cell: Cell, runs: int, counter: str) -> Entry:
+    """Makes the missing runs of a cell. Stores each, and writes the page with it."""
 
     def on_progress(progress: SearchProgress) -> None:
         results.record_progress(cell.dataset, progress)
@@ -103,8 +99,8 @@ def run_cell(results: ResultsFile, table: str, cell: Cell, runs: int, place: str
     if cell.same_split and not contender.random:
         runs = 1
     command = f"sgf-train table {table} --only {cell.dataset}"
-    known = results.entry(table, cell.dataset, cell.label, contender.digest())
-    entry = known or Entry(settings=contender.digest(), search=contender.search, command=command)
+    stored = results.entry(table, cell.dataset, cell.label, contender.digest())
+    entry = stored or Entry(settings=contender.digest(), search=contender.search, command=command)
     for run in range(len(entry.scores), runs):
         start = time.perf_counter()
         scores = contender.run(cell.load(run), contender.settings, run)
@@ -112,7 +108,7 @@ def run_cell(results: ResultsFile, table: str, cell: Cell, runs: int, place: str
         entry = entry.with_run(scores, seconds)
         results.record(table, cell.dataset, cell.label, entry)
         write_page(results)
-        _show(f"{place} {cell.dataset}, {cell.label}: run {run + 1} of {runs}, test {scores.test:.1f}, {seconds:.0f} s")
+        _show(f"{counter} {cell.dataset}, {cell.label}: run {run + 1} of {runs}, test {scores.test:.1f}, {seconds:.0f} s")
     return entry
 
 
@@ -124,47 +120,47 @@ def _medium() -> Iterator[Cell]:
     for row in MEDIUM:
         for contender in contenders(row.dataset):
             load = stored_split(row.dataset, row.split)
-            yield Cell(row.dataset, load, _known(contender), contender.label, row.runs, row.split is not None)
+            yield Cell(row.dataset, load, _without_search(contender), contender.label, row.runs, row.split is not None)
 
 
 def _fresh() -> Iterator[Cell]:
     for name in FRESH:
         for contender in contenders(name):
             if contender.label != PYG:
-                yield Cell(name, fresh_split(name), _known(contender), contender.label, FRESH_SPLITS)
+                yield Cell(name, fresh_split(name), _without_search(contender), contender.label, FRESH_SPLITS)
 
 
 def _labels() -> Iterator[Cell]:
     for name in LABELS:
         for share in LABEL_SHARES:
-            yield Cell(name, random_split_of(name, share), _known(ours(name)), share_label(share))
+            yield Cell(name, random_split_of(name, share), _without_search(ours(name)), share_label(share))
 
 
 def _ablation() -> Iterator[Cell]:
     for name, figures in ALPHA.items():
         load = random_split_of(name, 0.5) if name in LABELS else stored_split(name, None)
         for alpha in figures:
-            yield Cell(name, load, _known(ours(name, alpha=alpha)), alpha_label(alpha))
-        yield Cell(name, load, _known(ours(name, alpha=1.0)), NO_ATTENTION)
+            yield Cell(name, load, _without_search(ours(name, alpha=alpha)), alpha_label(alpha))
+        yield Cell(name, load, _without_search(ours(name, alpha=1.0)), NO_ATTENTION)
 
 
 def _attention() -> Iterator[Cell]:
     for name, split in VARIANTS.items():
         for function in FUNCTIONS:
             contender = variant(name, function, function)
-            yield Cell(name, stored_split(name, split), _known(contender), function)
+            yield Cell(name, stored_split(name, split), _without_search(contender), function)
 
 
 def _depth() -> Iterator[Cell]:
     for name, split in VARIANTS.items():
         for depth in DEPTHS:
             contender = variant(name, depth_label(depth), "linear", depth)
-            yield Cell(name, stored_split(name, split), _known(contender), contender.label)
+            yield Cell(name, stored_split(name, split), _without_search(contender), contender.label)
 
 
 def _defaults() -> Iterator[Cell]:
     for name in UNSEEN:
-        load: Callable[[int], LabelledGraph] = partial(load_unseen, name)
+        load: Load = partial(load_unseen, name)
         yield Cell(name, load, partial(_untuned, name), DEFAULTS)
         yield Cell(name, load, partial(_searched, name), SEARCHED)
 
@@ -177,7 +173,7 @@ def _searched(name: str, on_progress: OnProgress) -> Contender:
     return Contender(SEARCHED, searched_settings(name, on_progress), run_ours, SEARCHED)
 
 
-def _known(contender: Contender) -> Callable[[OnProgress], Contender]:
+def _without_search(contender: Contender) -> Callable[[OnProgress], Contender]:
     return lambda _: contender
 
 

@@ -67,9 +67,9 @@ def test_the_fewest_probes_that_reach_the_recall_are_chosen(monkeypatch: pytest.
     rng = np.random.default_rng(0)
     clustered = unit_rows(rng.normal(size=(20, 16))[rng.integers(0, 20, 3000)] * 4 + rng.normal(size=(3000, 16)))
     index = InvertedLists.build(clustered)
-    probes, recall = index.tuned(clustered) or (0, 0.0)
+    probes, recall = index.fewest_probes(clustered) or (0, 0.0)
     queries = measured_queries(clustered)
     assert recall == index.measure(clustered, probes, *queries) >= lists.MIN_RECALL
     assert probes == lists.PROBES[0] or index.measure(clustered, probes // 2, *queries) < lists.MIN_RECALL
     monkeypatch.setattr(lists, "PROBES", (1,))
-    assert index.tuned(clustered) is None
+    assert index.fewest_probes(clustered) is None

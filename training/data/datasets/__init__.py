@@ -29,7 +29,7 @@ class Dataset:
 
 
 LOADERS: dict[str, Loader] = {
-    "digits": digits.labelled,
+    "digits": digits.load,
     **{name: planetoid.loader(name) for name in ("cora", "citeseer", "pubmed")},
     **{f"{name}-random": planetoid.loader(name, per_class=True) for name in ("cora", "citeseer", "pubmed")},
     **{name: npz_files.heterophilous_loader(name) for name in npz_files.HETEROPHILOUS_FILES},

@@ -34,7 +34,7 @@ class Drawing:
         return "\n".join("".join(shades[level] * 2 for level in row) for row in levels)
 
 
-def labelled(_root: Path, _split: int, seed: int) -> LabelledGraph:
+def load(_root: Path, _split: int, seed: int) -> LabelledGraph:
     return with_drawing(seed)[0]
 
 
@@ -42,7 +42,9 @@ def with_drawing(seed: int = 0) -> tuple[LabelledGraph, Drawing]:
     """The digits as a graph, without one test digit, which becomes the drawing."""
     pixels, labels = load_digits(return_X_y=True)
     pixels, labels = (pixels / 16).astype(np.float32), labels.astype(np.int64)
-    split = random_split(np.ones(len(pixels), dtype=bool), seed, stream=())  # that of the demo that ships
+    split = random_split(
+        np.ones(len(pixels), dtype=bool), seed, stream=()
+    )  # the split of the demo that ships with the package
     drawn = int(np.flatnonzero(split == TEST)[0])
     kept = np.delete(np.arange(len(pixels)), drawn)
     stored = pixels[kept]

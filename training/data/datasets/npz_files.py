@@ -1,4 +1,6 @@
-"""Data sets whose raw files are npz: actor, squirrel, chameleon (without duplicates), minesweeper, deezer and debian."""
+"""Data sets whose raw files are npz: actor, squirrel and chameleon (both without duplicate nodes), minesweeper,
+deezer and debian.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,12 @@ def heterophilous_loader(name: str) -> Callable[[Path, int, int], LabelledGraph]
 def load_deezer(root: Path, split: int, _seed: int) -> LabelledGraph:
     """deezer-europe: 28,281 users with 31,241 sparse features, two classes."""
     data = read_npz(root / "deezer" / "deezer_europe_sparse.npz")
-    nodes = read_npz(root / "deezer" / "deezer_splits.npz")
+    splits = read_npz(root / "deezer" / "deezer_splits.npz")
     count, width = data["attr_shape"].tolist()
     rows = np.repeat(np.arange(count), np.diff(data["adj_indptr"]))
     adjacency = Adjacency.from_edges(np.stack([rows, data["adj_indices"].astype(np.int64)]), count)
     features = SparseRows(data["attr_indptr"], data["attr_indices"], data["attr_data"].astype(np.float32), width)
-    parts = (nodes[f"{part}_{split}"] for part in ("train", "valid", "test"))
+    parts = (splits[f"{part}_{split}"] for part in ("train", "valid", "test"))
     labels = data["labels"].astype(np.int64)
     return LabelledGraph("deezer", Graph(features, adjacency), labels, from_nodes(count, *parts))
 

@@ -160,7 +160,7 @@ def write_features(
     empty = checked_features(features[:0], None, GraphError)  # checks the number of dimensions and the type
     Graph.check_size(features)  # type: ignore[arg-type]  # reads the shape only
     count, width = features.shape
-    target = writer.create(count, width, feature_type or empty.dtype.newbyteorder("<").str)
+    target = writer.create_features(count, width, feature_type or empty.dtype.newbyteorder("<").str)
     for start in range(0, len(features), BLOCK_ROWS):
         block = target[start : start + BLOCK_ROWS]
         block[:] = features[start : start + BLOCK_ROWS]

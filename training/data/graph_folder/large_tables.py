@@ -31,7 +31,7 @@ SPACES = "".join(chr(code) for code in range(0x3001) if chr(code).isspace())
 class FeatureSink(Protocol):
     """Receives the features block by block, in the order of the rows."""
 
-    def create(self, count: int, width: int, /) -> NDArray[Any]: ...
+    def create_features(self, count: int, width: int, /) -> NDArray[Any]: ...
 
 
 class LargeTables(TablesFolder):
@@ -164,7 +164,7 @@ class LargeTables(TablesFolder):
         if not parts:
             return
         count = len(parts[0])
-        target = self._sink.create(count, self.width)
+        target = self._sink.create_features(count, self.width)
         for start in range(0, count, BLOCK_ROWS):
             np.concatenate(
                 [part[start : start + BLOCK_ROWS] for part in parts], axis=1, out=target[start : start + BLOCK_ROWS]

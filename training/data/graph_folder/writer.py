@@ -47,9 +47,9 @@ class GraphWriter:
         self.scratch = folder / "scratch"
         self.scratch.mkdir()
         self._specs: dict[str, ArraySpec] = {}
-        self._given: EdgeListCounts | None = None
+        self._edge_counts: EdgeListCounts | None = None
 
-    def create(self, count: int, width: int, dtype: str = "<f4") -> NDArray[Any]:
+    def create_features(self, count: int, width: int, dtype: str = "<f4") -> NDArray[Any]:
         """Returns the array of the dense features, mapped for writing."""
         self._specs[FEATURES] = ArraySpec((count, width), dtype)
         return npy.create(self.folder / FEATURES, self._specs[FEATURES])
@@ -59,7 +59,7 @@ class GraphWriter:
             self._write(name, array)
 
     def write_edges(self, sorter: EdgeSorter) -> None:
-        self._given = sorter.write(self.folder / INDPTR, self.folder / INDICES, self.report)
+        self._edge_counts = sorter.write(self.folder / INDPTR, self.folder / INDICES, self.report)
         for name in (INDPTR, INDICES):
             array = np.load(self.folder / name, mmap_mode="r")
             self._specs[name] = ArraySpec(array.shape, array.dtype.str)
@@ -68,7 +68,7 @@ class GraphWriter:
     def adjacency(self) -> Adjacency:
         """The edges that were written, mapped."""
         indptr, indices = (np.load(self.folder / name, mmap_mode="r") for name in (INDPTR, INDICES))
-        return Adjacency(indptr, indices, self._given)
+        return Adjacency(indptr, indices, self._edge_counts)
 
     def write_ids(self, ids: NodeIds) -> None:
         for name, array in zip((NODE_IDS, NODE_ORDER), ids.arrays, strict=True):
@@ -106,7 +106,7 @@ class GraphWriter:
             edges=self._specs[INDICES].shape[0] // 2,
             width=width,
             arrays=arrays,
-            given=self._given or EdgeListCounts(0, 0, 0, 0),
+            given=self._edge_counts or EdgeListCounts(0, 0, 0, 0),
             task=task,
             classes=classes,
             features=features,
