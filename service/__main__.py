@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from service.settings import THREAD_LIMITS, Settings, SettingsError, default, table, variable
 
 if TYPE_CHECKING:
+    from uvicorn.supervisors.multiprocess import Process
+
     from model_store.cli.parser import CommandParser
     from service.telemetry.logs import LogWriter
 
@@ -71,10 +73,12 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def serve(settings: Settings) -> int:
     import uvicorn
+    from uvicorn.supervisors.multiprocess import Process
 
     from service.telemetry import logs
     from service.telemetry.process_info import metrics_folder
 
+    Process.start = _start_worker  # type: ignore[method-assign, assignment]
     writer = logs.set_up(settings.log_format)
     _allow_files(settings.max_connections)
     with metrics_folder() as folder:
@@ -99,6 +103,14 @@ def serve(settings: Settings) -> int:
         )
     LOG.info("stopped")
     return 0
+
+
+def _start_worker(worker: Process) -> None:
+    """Replaces a method of uvicorn, which keeps the worker's end of their pipe open: then it does not notice that a worker
+    dies before its first health check, and waits for SILENCE_SECONDS, in which it restarts no other worker.
+    """
+    worker.process.start()
+    worker.child_conn.close()
 
 
 def _allow_files(connections: int) -> None:

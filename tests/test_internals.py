@@ -34,6 +34,7 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         "uvicorn.protocols.http.flow_control:FlowControl.pause_reading",
         "uvicorn.protocols.http.flow_control:FlowControl.resume_reading",
         "uvicorn.server:ServerState",
+        "uvicorn.supervisors.multiprocess:Process.start",
     ),
     "httptools": ("httptools:HttpRequestParser", "httptools:HttpParserUpgrade", "httptools:parse_url"),
     "prometheus-client": (

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,10 +16,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from service.__main__ import SILENCE_SECONDS
 from service.settings import THREAD_LIMITS
 from service.telemetry.process_info import identity, remove_leftovers
 from tests.service.http.raw import connect, request
-from tests.service.serving import in_processes, until
+from tests.service.serving import in_processes, is_up, until
 
 QUESTION = request()
 NO_TORCH = """
@@ -225,6 +227,22 @@ def test_a_worker_that_is_killed_comes_back(store: Path) -> None:
             until(lambda: fresh.get("/health/ready").status_code == 200)
             assert fresh.post("/predict", json={"nodes": [1]}).status_code == 200
             until(lambda: "sgf_ready 1.0" in fresh.get("/metrics").text)  # the metrics of the killed worker are not included
+
+
+def test_workers_that_are_killed_while_they_start_come_back(store: Path) -> None:
+    with in_processes(store, workers=2) as (client, process, _lines):
+        until(lambda: len(alive(process.pid)) == 2)
+        first, second = alive(process.pid)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: set(alive(process.pid)) - {first, second})
+        (starting,) = set(alive(process.pid)) - {first, second}
+        os.kill(starting, signal.SIGSTOP)
+        time.sleep(2)  # the supervisor waits for its health check
+        for worker in (starting, second):
+            os.kill(worker, signal.SIGKILL)
+        until(lambda: len(alive(process.pid)) == 2, SILENCE_SECONDS - 5)  # uvicorn's supervisor would wait longer
+        with httpx.Client(base_url=client.base_url, timeout=30) as fresh:
+            until(lambda: is_up(fresh))
 
 
 def alive(parent: int) -> list[int]:
