@@ -6,6 +6,8 @@
     linear model        logistic regression of the features, without the graph
     majority class      the most frequent training label
 
+With fewer or more training labels than a data set's usual split has, its recipe may be another one (`recipe_for`).
+
 For research only: nothing here is served.
 """
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 OURS, GCN, PYG, LINEAR, MAJORITY = "SGFormer", "GCN", "PyG's SGFormer", "linear model", "majority class"
 MODELS = (OURS, GCN, PYG, LINEAR, MAJORITY)
 Settings = dict[str, Any]
+FEW_LABELS = 0.1
+"""The share of training nodes from which on `recipe_for` does not count labels as few."""
 
 
 class Run(NamedTuple):
@@ -66,6 +70,14 @@ def contenders(recipe: str) -> list[Contender]:
 def ours(recipe: str, label: str = OURS, **changes: Any) -> Contender:
     read = read_recipe(recipe)
     return Contender(label, read.settings | changes, run_ours, _one_line(read.note))
+
+
+def recipe_for(dataset: str, share: float) -> str:
+    """The recipe for a share of training nodes: NAME-few-labels or NAME-many-labels if there is one, else that of the data
+    set.
+    """
+    own = f"{dataset}-{'few' if share < FEW_LABELS else 'many'}-labels"
+    return own if own in recipe_names() else dataset
 
 
 def gcn(recipe: str) -> Contender:

@@ -25,7 +25,7 @@ from model_store.cli.parser import CommandParser
 from model_store.cli.terminal import print_output
 from training.cli.events import EventWriter
 from training.cli.options import TableOptions
-from training.paper.contenders import MODELS, PYG, Contender, contenders, ours, run_ours, variant
+from training.paper.contenders import MODELS, PYG, Contender, contenders, ours, recipe_for, run_ours, variant
 from training.paper.labels import DEPTHS, FUNCTIONS, NO_ATTENTION, alpha_label, depth_label, share_label
 from training.paper.page import write_page
 from training.paper.published_figures import ALPHA, FRESH, FRESH_SPLITS, LABEL_SHARES, LABELS, MEDIUM, VARIANTS
@@ -133,7 +133,8 @@ def _fresh() -> Iterator[Cell]:
 def _labels() -> Iterator[Cell]:
     for name in LABELS:
         for share in LABEL_SHARES:
-            yield Cell(name, random_split_of(name, share), _without_search(ours(name)), share_label(share))
+            contender = ours(recipe_for(name, share))
+            yield Cell(name, random_split_of(name, share), _without_search(contender), share_label(share))
 
 
 def _ablation() -> Iterator[Cell]:

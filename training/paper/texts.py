@@ -45,10 +45,10 @@ Split k has seed k. The graphs are those of the searches: a test node of a fresh
 of a search.
 """
 LABELS_NOTE = """
-Random splits: a quarter of the nodes validates, a quarter tests, and the given share of all nodes trains. Settings are
-the data set's recipe, chosen for its usual split, not for these shares. In brackets: the paper. `sgf-train table
-labels` runs the table. These scores are older than the present rule for the seeds of random splits (2026-11-18) and than
-the present recipes of Cora and PubMed: a new run has other splits and other settings.
+Random splits: a quarter of the nodes validates, a quarter tests, and the given share of all nodes trains; run r has split
+r and seed r. In brackets: the paper. `sgf-train table labels` runs the table. Shares of 10% and more have the recipe
+`NAME-many-labels`, smaller ones `NAME-few-labels`, if there is one, else that of the data set's usual split. Settings are
+shared by all splits: a test node of one may have been a validation node of another.
 """
 ABLATION_NOTE = """
 The recipe with another share `alpha` of the graph branch. Half of Cora's nodes train here, as in the paper's table, on

@@ -22,9 +22,10 @@ from training.fit.loop import TrainingConfig
 from training.fit.search_space import free_settings
 from training.fit.settings import DEFAULTS, MODEL_SETTINGS, TRAINING_SETTINGS, configurations, read_recipe, recipe_names
 from training.paper import attention_variants, contenders, pyg_sgformer, unseen_graphs
+from training.paper.labels import share_label
 from training.paper.page import page_of, write_page
 from training.paper.pictures import pictures_of
-from training.paper.published_figures import ALPHA, LABELS, MEDIUM
+from training.paper.published_figures import ALPHA, LABEL_SHARES, LABELS, MEDIUM
 from training.paper.results import RESULTS, Entry, ResultsFile
 from training.paper.splits import fresh_split
 
@@ -176,6 +177,34 @@ def test_the_page_marks_cells_that_do_not_have_the_present_recipe() -> None:
             0,
             1,
         ]
+
+
+@pytest.mark.parametrize(
+    ("share", "recipe"),
+    [(0.5, "actor-many-labels"), (0.1, "actor-many-labels"), (0.05, "actor-few-labels"), (0.01, "actor-few-labels")],
+)
+def test_a_share_of_labels_has_a_recipe_of_its_own_if_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, share: float, recipe: str
+) -> None:
+    monkeypatch.setattr(contenders, "recipe_names", lambda: ["actor", "actor-few-labels", "actor-many-labels"])
+    assert contenders.recipe_for("actor", share) == recipe
+    assert contenders.recipe_for("squirrel", share) == "squirrel"
+
+
+def test_the_page_counts_the_shares_of_labels_that_reach_the_paper() -> None:
+    """A mean reaches it if it is at most one standard deviation below."""
+    paper, (first, second, third) = LABELS["chameleon"], LABEL_SHARES[:3]
+    present = {"settings": contenders.ours(contenders.recipe_for("chameleon", first)).digest(), "search": "by validation"}
+    cells = {
+        share_label(first): {"scores": [paper[0] - 2, paper[0]], "seconds": 3.0, "command": "a command"} | present,
+        share_label(second): {"scores": [paper[1] - 2.1, paper[1] - 0.1], "seconds": 5.0, "command": "a command"} | present,
+        share_label(third): {"scores": [paper[2] + 1], "seconds": 1.0, "settings": "others"},
+    }
+    page = page_of({"labels": {"chameleon": cells}}, "results", set())
+    assert "2 of 3 means are" in page
+    recipe = contenders.recipe_for("chameleon", first)
+    assert f"| chameleon | 50%, 40% | `{recipe}` | 2 | 2.0 | by validation | `a command` |" in page
+    assert "| chameleon | 30% | an earlier one | 1 | 1.0 | not recorded |  |" in page
 
 
 def test_two_processes_keep_each_others_cells(tmp_path: Path) -> None:
