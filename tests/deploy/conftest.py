@@ -7,6 +7,8 @@ import pytest
 
 from tests.deploy import images
 from tests.deploy.docker_engine import engine_answers, own_engine
+from tests.deploy.stack import Stack, running_stack
+from tests.deploy.test_tls import make_certificate
 from tests.service.conftest import store
 
 __all__ = ["store"]
@@ -22,6 +24,12 @@ def available() -> Iterator[set[str]]:
         stack.enter_context(images.served_wheels())
         images.build_ours(own)
         yield images.provide_others(own)
+
+
+@pytest.fixture(scope="module")
+def stack(available: set[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with running_stack(available, make_certificate(tmp_path_factory.mktemp("certificates"))) as running:
+        yield running
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -138,7 +138,8 @@ def build(tag: str, *options: str | Path, dockerfile: str = DOCKERFILE) -> None:
     with tempfile.NamedTemporaryFile("w") as file:
         file.write(dockerfile)
         file.flush()
-        docker("build", "--network=host", f"--file={file.name}", f"--tag={tag}", *options, ROOT, seconds=1500)
+        options = ("--network=host", "--force-rm", *options)  # a step that fails leaves no container
+        docker("build", f"--file={file.name}", f"--tag={tag}", *options, ROOT, seconds=1500)
 
 
 def build_ours(own: bool) -> None:

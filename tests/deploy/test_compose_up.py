@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import socket
 import ssl
@@ -11,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -19,93 +20,14 @@ import pytest
 
 from tests.commands import blocks_of
 from tests.deploy import queries
-from tests.deploy.docker_engine import Compose, docker
-from tests.deploy.images import SERVING, WORKER
-from tests.deploy.test_tls import make_certificate
+from tests.deploy.docker_engine import docker
+from tests.deploy.stack import TOKEN, UP, Stack, is_ready
 from tests.deploy.tools import ROOT, thorough
-from tests.service.serving import free_port, until
+from tests.service.serving import until
 
 pytestmark = thorough
-TOKEN = "t" * 20
-UP = ("up", "--detach", "--no-build")
 USERS = {"service": "10001", "admin": "10001", "worker": "10001", "redis": "999", "tls": "101", "prometheus": "65534"}
 HEAD = b"POST /predict HTTP/1.1\r\nhost: test\r\nexpect: 100-continue\r\ncontent-length: 14\r\n\r\n"
-
-
-class Stack(NamedTuple):
-    compose: Compose
-    client: httpx.Client
-    """Of the exposed service."""
-    admin: httpx.Client
-    """Of the service with /admin; sends the token."""
-    available: set[str]
-
-    def version(self) -> int:
-        """The version that the exposed service serves."""
-        answer = self.client.post("/predict", json={"nodes": [0]}).raise_for_status().json()
-        return int(answer["version"])
-
-    def retrain(self) -> str:
-        response = self.admin.post("/admin/retrain", json={"recipe": "digits", "activate": "always"})
-        assert response.status_code == 202, response.text
-        return str(response.json()["job"])
-
-    def wait_for_job(self, job: str) -> dict[str, Any]:
-        """The record of a job that has ended, and went live in the exposed service."""
-        until(lambda: self.job(job)["state"] not in ("queued", "running"), seconds=300)
-        record = self.job(job)
-        assert (record["state"], record["live"]) == ("succeeded", True), record
-        until(lambda: self.version() == record["version"])
-        return record
-
-    def job(self, job: str) -> dict[str, Any]:
-        record: dict[str, Any] = self.admin.get(f"/admin/jobs/{job}").raise_for_status().json()
-        return record
-
-    def start(self, *services: str) -> None:
-        """Starts services that were killed, and waits until both services are ready."""
-        self.compose("start", *services)
-        self.wait_until_ready()
-
-    def wait_until_ready(self) -> None:
-        until(lambda: is_ready(self.client) and is_ready(self.admin))
-
-
-@pytest.fixture(scope="module")
-def stack(available: set[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    certificates = make_certificate(tmp_path_factory.mktemp("certificates"))
-    ports = {
-        name: free_port() for name in ("SGF_PORT", "SGF_ADMIN_PORT", "SGF_TLS_PORT", "SGF_TLS_HTTP_PORT", "GRAFANA_PORT")
-    }
-    compose = Compose(
-        certificates / "env",
-        SGF_IMAGE=SERVING,
-        SGF_WORKER_IMAGE=WORKER,
-        SGF_ADMIN_TOKEN=TOKEN,
-        SGF_CERTIFICATES=str(certificates),
-        GRAFANA_ADMIN_PASSWORD=TOKEN,
-        **{name: str(port) for name, port in ports.items()},
-    )
-    service, admin = (f"http://127.0.0.1:{ports[name]}" for name in ("SGF_PORT", "SGF_ADMIN_PORT"))
-    head = {"authorization": f"Bearer {TOKEN}"}
-    try:
-        compose(*UP, seconds=600)
-        with (
-            httpx.Client(base_url=service, timeout=30) as client,
-            httpx.Client(base_url=admin, timeout=30, headers=head) as other,
-        ):
-            stack = Stack(compose, client, other, available)
-            stack.wait_until_ready()
-            yield stack
-    finally:
-        compose("--profile", "observability", "--profile", "tls", "down", "--volumes", "--timeout", "5")
-
-
-def is_ready(client: httpx.Client) -> bool:
-    try:
-        return client.get("/health/ready").status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 @contextmanager
@@ -147,6 +69,16 @@ def test_the_demo_answers_as_in_the_readme(stack: Stack) -> None:
     for top, shown_top in zip(prediction["top_k"], shown["top_k"], strict=True):
         assert top.pop("probability") == pytest.approx(shown_top.pop("probability"), abs=0.01)  # depends on the processor
     assert (answer["model"], answer["version"], prediction) == (expected["model"], expected["version"], shown)
+
+
+def test_the_image_has_the_console_and_the_page_of_the_api(stack: Stack) -> None:
+    """With their scripts and styles, and without another host."""
+    for path in ("/", "/docs"):
+        page = stack.client.get(path).raise_for_status().text
+        files = re.findall(r'(?:src|href)="([^"]+)"', page)
+        assert {Path(file.partition("?")[0]).suffix for file in files} >= {".js", ".css"}, path
+        for file in files:
+            assert stack.client.get(file).raise_for_status().content, file
 
 
 def test_containers_are_confined(stack: Stack) -> None:
