@@ -33,7 +33,7 @@ def expected_shapes(config: ModelConfig) -> Shapes:
 
 
 def layer_has_weight(config: ModelConfig, layer: int) -> bool:
-    """False also for the first layer with `gnn_input="features"`: its weight is `graph_input`, as P (X W) costs less."""
+    """Whether the layer has its own weight. With `gnn_input="features"` layer 0 uses `graph_input`: P (X W) costs less."""
     return config.gnn_weight and not (config.gnn_input == "features" and layer == 0)
 
 

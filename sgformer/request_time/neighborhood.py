@@ -53,7 +53,7 @@ class Links:
 
     @classmethod
     def grouped(cls, targets: Indices, sources: Indices, num_targets: int) -> Links:
-        # A stable sort: the order in which the sources of a target are added, and so its bits, ignore the batch.
+        # Stable, so that the order in which the sources of a target are added, and so its bits, do not depend on the batch.
         order = np.argsort(targets, kind="stable")
         return cls(sources[order], run_starts(np.bincount(targets, minlength=num_targets)))
 
@@ -160,7 +160,7 @@ def _ball(keys: Indices, adjacency: NeighborLists, anchors: Indices, added_degre
 
 
 def _expand(ball: Ball, adjacency: NeighborLists) -> tuple[Indices, tuple[Indices, Indices]]:
-    """The keys of the next larger ball, and the edges and self-loops from this ball (positions) into it (positions)."""
+    """The keys of the next larger ball, and the edges and self-loops from this ball to it, as positions in both."""
     inner = np.repeat(np.arange(len(ball.keys)), ball.degrees - 1)
     reached = ball.scenarios[inner] * adjacency.num_nodes + adjacency.neighbors(ball.nodes)
     keys, outer = np.unique(np.concatenate([ball.keys, reached]), return_inverse=True)
