@@ -55,7 +55,7 @@ _MODULES = {
     "Store": "store",
     "write_snapshot": "publish.writer",
 }
-"""The modules of the names. The names that are not here are in `errors`."""
+"""The module of each name; the names that are not listed are in `errors`."""
 
 __all__ = [
     "Behind",

@@ -118,7 +118,7 @@ class FeatureColumn:
         raise FeatureValueError(self.name, f"is {reprlib.repr(value)}, expected {self._expected}{suggestion}")
 
     def _encode_fill(self) -> float:
-        """As `_encode_value`; but a number also fills a boolean or a date, e.g. a mean."""
+        """As `_encode_value`, but a number, e.g. a mean, also fills a boolean or a date."""
         if self.kind == "category" or isinstance(self.fill, str):
             return self._encode_value(self.fill)
         return FeatureColumn(self.name, "number")._encode_value(self.fill)
@@ -150,7 +150,7 @@ class FeatureSchema:
         """Returns the vector of a node. A name that is absent or None is a missing value.
 
         Raises:
-            FeatureValueError: a name is unknown, a value is missing or not one of its column.
+            FeatureValueError: a name is unknown, or a value is missing or not valid for its column.
         """
         for name in values:
             if name not in self._by_name:
@@ -169,7 +169,7 @@ class FeatureSchema:
         return np.array(numbers)
 
     def decode(self, vector: NDArray[Any]) -> dict[str, bool | float | str | None]:
-        """The inverse of `encode`, up to values that were filled in."""
+        """The inverse of `encode`, except for values that were filled in."""
         if np.shape(vector) != (self.width,):
             raise DataError(f"a feature vector has shape {np.shape(vector)}, expected {self.width} numbers")
         parts = np.split(np.asarray(vector), np.cumsum([column.width for column in self.columns])[:-1])

@@ -20,11 +20,11 @@ from model_store.live_graph.live_graph import graph_of
 
 class LoggedChanges:
     def __init__(self, model: Path, redis: dict[str, Any] | None = None) -> None:
-        """`model` is the folder of the model; `redis` is that of `LogAddress`."""
+        """`model` is the folder of the model; for `redis`, see `LogAddress`."""
         self._model, self._redis = model, redis
 
     def require_same_graph(self, live: Manifest, new: Manifest | str) -> None:
-        """Raises ChangesMissing if the graph of `live` has changes and is not that of `new` (a manifest or an id)."""
+        """Raises ChangesMissing if the graph of `live` has changes, and `new` (a manifest or an id) has another graph."""
         live_graph, graph = graph_of(live)[0], new if isinstance(new, str) else graph_of(new)[0]
         if live_graph == graph:
             return
@@ -51,7 +51,7 @@ class LoggedChanges:
     def prune(self, before: Mapping[int, Manifest], removed: list[int]) -> None:
         """Removes the records that all remaining versions contain, and the logs of graphs without a version.
 
-        `before` has all versions before `removed` were removed.
+        `before` has the manifests of all versions before the removal of `removed`.
         """
         needed: dict[str, int] = {}
         for version, manifest in before.items():

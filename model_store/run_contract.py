@@ -28,7 +28,7 @@ Processes = Annotated[int, Field(ge=1, le=MAX_PROCESSES)]
 class RunEvent(BaseModel):
     """A line of the events file: {"event": NAME, "at": TIME, ...} with the fields of a subclass."""
 
-    model_config = ConfigDict(defer_build=True)  # a command writes few of the events
+    model_config = ConfigDict(defer_build=True)  # a command writes events of few kinds
 
     NAME: ClassVar[str]
     BY_NAME: ClassVar[dict[str, type[RunEvent]]] = {}

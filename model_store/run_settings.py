@@ -1,6 +1,6 @@
 """The settings of a training that a request may override, and the catalogue of recipes and data sets.
 
-Part of the contract in `run_contract.py`. Here is what `sgf-train --help` needs, which therefore imports no pydantic.
+Part of the contract in `run_contract.py`. `sgf-train --help` needs this part only, so it imports no pydantic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sgformer.config import FeatureTransform, GnnInput
 Activation = Literal["never", "if_better", "always"]
 Schedule = Literal["constant", "cosine"]
 GnnNorm = Literal["none", "batch", "layer"]
-FeatureScaling = Literal["auto", FeatureTransform]  # auto: chosen by what the features are
+FeatureScaling = Literal["auto", FeatureTransform]  # auto: chosen by the kind of the features
 Structural = Literal["degree", "random"]
 Share = Annotated[float, Interval(ge=0, lt=1)]
 Rate = Annotated[float, Interval(ge=0, le=10)]

@@ -149,7 +149,7 @@ class Snapshot:
     def raw_features(self, rows: NDArray[np.int64] | None = None) -> FeatureRows | None:
         """Returns the features of rows of the graph as training read them, before the transform of the model.
 
-        Without `rows`, those of every node, memory-mapped. None if the snapshot has no raw features.
+        Without `rows`, the features of every node, memory-mapped. None if the snapshot has no raw features.
         """
         if self._features is None or rows is None:
             return self._features
@@ -171,7 +171,7 @@ class Snapshot:
             return None
 
     def rows(self, ids: Sequence[int | str]) -> NDArray[np.int64]:
-        """Returns the rows of nodes by their ids, which are row numbers if the snapshot has no others.
+        """Returns the rows of nodes by their ids, which are the row numbers if the snapshot stores no ids.
 
         Raises:
             UnknownNodeError: names the first id that is not in the graph.

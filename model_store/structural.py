@@ -3,12 +3,12 @@
 `degree`: log2(1 + number of neighbours).
 `random`: the same, and PROJECTIONS random projections of the list of neighbours. Every id has a code of PROJECTIONS signs, a
 hash of the id. The projections of a node are the sum of the codes of its neighbours, divided by the square root of their
-number: nodes with the same neighbours have the same projections, and nodes without common neighbours unrelated ones.
+number: nodes with the same neighbours have equal projections, and nodes without common neighbours have unrelated ones.
 
 The features of a new node are computed from its neighbours in the request, unless the request has them, so that the answer
-is exact. The features of known nodes stay as they were at training, also if new nodes become their neighbours; `refresh`
-computes them again. Eigenvectors are not offered: a new edge changes all of them, also their signs and their order, so that
-neither a new node nor a refresh could use those that the weights were trained on.
+is exact. The features of known nodes stay as they were at training, even if new nodes become their neighbours; `refresh`
+computes them again. Eigenvectors are not offered: a new edge changes all of them, even their signs and their order, and the
+weights, trained on the old eigenvectors, would not fit the new ones.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def feature_maker(kind: Structural | None) -> Callable[[Adjacency, NodeIds | Non
 
 
 def values_of_neighbors(kind: Structural, neighbors: Collection[int | str]) -> dict[str, float]:
-    """The features of a node by name. `neighbors`: the ids of its different neighbours."""
+    """The features of a node by name. `neighbors`: the ids of its distinct neighbours."""
     values = {DEGREE: float(_log2_degree(len(neighbors)))}
     if kind == "random":
         bits = np.unpackbits(_codes(neighbors), axis=1, bitorder="little")
@@ -81,7 +81,7 @@ def values_of_neighbors(kind: Structural, neighbors: Collection[int | str]) -> d
 
 
 def structural_of(reading: Mapping[str, Any] | None) -> Structural | None:
-    """How the features of a model were made from the edges. `reading`: that of its manifest."""
+    """How the features of a model were made from the edges; None if they were not. `reading`: see `Manifest`."""
     return None if reading is None else reading.get("structural")
 
 
@@ -90,7 +90,7 @@ def _log2_degree(degrees: Any) -> NDArray[np.float32]:
 
 
 def _projection(positive: NDArray[Any], degrees: Any) -> NDArray[np.float32]:
-    """`positive`: how many of the neighbours have the sign + at a place."""
+    """`positive`: the number of neighbours whose code has the sign + at a place."""
     sums = 2.0 * positive - degrees
     return np.asarray(sums / np.sqrt(np.maximum(degrees, 1)), dtype=np.float32)
 

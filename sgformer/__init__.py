@@ -59,7 +59,7 @@ _MODULES = {
     "probabilities": "request_time.inference",
     "summarize": "full_graph.forward",
 }
-"""The modules of the names. The names that are not here are in `errors`."""
+"""The module of each name; the names that are not listed are in `errors`."""
 
 __all__ = [
     "Adjacency",

@@ -1,6 +1,6 @@
 """The undirected edges of a graph, as CSR arrays that a service worker memory-maps. numpy only.
 
-The constructors establish the invariants: symmetric, no self-loops, no duplicates, sorted neighbour lists.
+`from_edges` and `from_matrix` establish the invariants: symmetric, no self-loops, no duplicates, sorted neighbour lists.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Adjacency:
         return len(self.indices) // 2
 
     def degrees(self, nodes: Indices) -> Indices:
-        """The numbers of neighbours, without the self-loop that the propagation adds."""
+        """The number of neighbours of each node, without the self-loop that the propagation adds."""
         return self.indptr[nodes + 1] - self.indptr[nodes]
 
     def all_degrees(self) -> Indices:
@@ -60,7 +60,7 @@ class Adjacency:
 
     @classmethod
     def from_edges(cls, edge_index: Any, num_nodes: int) -> Adjacency:
-        """From a (2, E) array of node ids, in any direction. Drops duplicates and self-loops (the propagation adds loops).
+        """From a (2, E) array of edges in any direction. Drops duplicates and self-loops (the propagation adds loops).
 
         `edge_list` of the result counts what was dropped, and the edges that have one direction only.
 
@@ -108,7 +108,7 @@ class Adjacency:
     def with_nodes(self, count: int, edge_index: Any) -> Adjacency:
         """This graph with `count` new nodes N, N+1, ... and their edges: each edge has at least one new end.
 
-        Nothing is sorted again: a new id is larger than every known id, so it goes to the end of a neighbour list.
+        The stored lists are not sorted again: a new id is larger than every known id, so it goes to the end of a list.
         """
         known, total = self.num_nodes, self.num_nodes + count
         edges = checked_edge_index(edge_index, total)
@@ -132,7 +132,7 @@ class Adjacency:
 
 
 class NeighborLists(Protocol):
-    """What the mathematics of a request reads of the edges: an `Adjacency`, or a graph that changes (`sgformer.live`)."""
+    """The edges as the code for requests reads them: an `Adjacency`, or a graph that changes (`sgformer.live`)."""
 
     @property
     def num_nodes(self) -> int: ...

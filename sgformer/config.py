@@ -53,8 +53,8 @@ class ModelConfig:
     layers: int = 2
     """GCN layers; with 0 the output of the GCN is its input."""
     alpha: float = 0.5
-    """The share of the graph branch in the embedding (1 - alpha) AN + alpha GN: AN is the output of the attention, GN that
-    of the GCN. 1 is a GCN. Not used by `combine="cat"`."""
+    """The share of the graph branch in the embedding (1 - alpha) AN + alpha GN, where AN is the output of the attention and
+    GN the output of the GCN. With 1 the model is a GCN. Not used by `combine="cat"`."""
     normalization: Normalization = "frobenius"
     """How queries and keys are scaled: by the norm of the matrix (the paper), or of each row and head (PyG)."""
     gnn_input: GnnInput = "shared"
@@ -70,13 +70,13 @@ class ModelConfig:
     gnn_weight: bool = True
     gnn_batch_norm: bool = True
     gnn_layer_norm: bool = False
-    """In place of the batch norms; none of the three published variants has it."""
+    """Layer norms in place of the batch norms; none of the three published variants has them."""
     gnn_activation: bool = True
     gnn_residual: bool = False
-    """Adds the GCN's input, not the previous layer, after every layer, as the published code does."""
+    """Adds the GCN's input, not the output of the previous layer, after every layer, as the published code does."""
     gnn_layer_residual: bool = False
-    """Adds the previous layer after every layer; none of the three published variants does. With `gnn_input="features"` the
-    first layer adds nothing."""
+    """Adds the output of the previous layer after every layer; none of the three published variants does. With
+    `gnn_input="features"` the first layer adds nothing."""
     gnn_init: bool = False
     """`use_init` of the authors' code: every layer also reads the GCN's input."""
     gnn_plain_last: bool = False
@@ -109,12 +109,12 @@ class ModelConfig:
         return self.hidden * (2 if self.combine == "cat" else 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings. `ADDED` settings with their default are left out, so that manifests and their hashes stay."""
+        """All settings. `ADDED` settings with their default are left out: old manifests keep their hashes."""
         return {name: value for name, value in asdict(self).items() if name not in ADDED or value != ADDED[name]}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
-        """The inverse of `to_dict`. Unknown and missing names are errors."""
+        """The inverse of `to_dict`. Unknown names are errors, and missing names except those in `ADDED`."""
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - known):
             raise ConfigError(f"unknown model setting(s): {', '.join(unknown)}")

@@ -49,7 +49,7 @@ def fits_on_gpu(device: torch.device, num_bytes: int) -> bool:
     import torch
 
     free, _total = torch.cuda.mem_get_info(device)
-    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch keeps what it has freed
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch keeps freed memory
     return num_bytes <= MEMORY_SHARE * free
 
 

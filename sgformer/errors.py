@@ -41,7 +41,7 @@ class UnknownNodeError(SgformerError):
 
 
 class ChangeError(SgformerError):
-    """`row` is the row at fault, or None if the error is not about a single node."""
+    """`row` is the node at fault, or None if the error is not about a single node."""
 
     def __init__(self, message: str, row: int | None = None) -> None:
         super().__init__(message)

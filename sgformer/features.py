@@ -77,7 +77,7 @@ FeatureRows: TypeAlias = NDArray[np.floating[Any]] | SparseRows
 
 @dataclass(frozen=True)
 class MixedRows:
-    """Dense and sparse rows of equal width. Each keeps its form, so its answer is bitwise independent of the other rows."""
+    """Dense and sparse rows of equal width. Each row keeps its form: its answer is bitwise independent of other rows."""
 
     dense: NDArray[np.floating[Any]]
     sparse: SparseRows
@@ -183,8 +183,8 @@ def column_statistics(rows: FeatureRows) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def transformed(rows: FeatureRows, transform: FeatureTransform, mean: Array, scale: Array) -> FeatureRows:
-    """Applies the part of the transform that is not folded into the weights. In float64, so that the result does not depend
-    on the precision of the features.
+    """Applies the part of the transform that is not folded into the weights. Computes in float64, so that the result does
+    not depend on the precision of the features.
     """
     if transform == "row":
         return row_normalised(rows)
@@ -222,8 +222,8 @@ def _checked_sparse(rows: SparseRows, error: MakeError) -> SparseRows:
         raise error(f"sparse features: {shapes}, expected a number per index", None)
     checked = SparseRows(indptr, indices, values, rows.width)
     if len(indices) and (indices.min() < 0 or indices.max() >= rows.width):
-        row, bad = _first_invalid(checked, (indices >= 0) & (indices < rows.width))
-        raise error(f"sparse features: column {bad} is out of range, expected 0 to {rows.width - 1}", row)
+        row, column = _first_invalid(checked, (indices >= 0) & (indices < rows.width))
+        raise error(f"sparse features: column {column} is out of range, expected 0 to {rows.width - 1}", row)
     keys = np.sort(checked.row_numbers() * rows.width + indices)
     if (repeated := keys[1:][keys[1:] == keys[:-1]]).size:
         row, column = divmod(int(repeated[0]), rows.width)
@@ -262,8 +262,8 @@ def take_rows(rows: FeatureRows | MixedRows, positions: Indices) -> FeatureRows 
     if not isinstance(rows, MixedRows):
         return rows[positions]
     is_sparse = rows.is_sparse[positions]
-    order = np.where(rows.is_sparse, np.cumsum(rows.is_sparse), np.cumsum(~rows.is_sparse)) - 1
-    dense, sparse = rows.dense[order[positions[~is_sparse]]], rows.sparse.take(order[positions[is_sparse]])
+    part_rows = np.where(rows.is_sparse, np.cumsum(rows.is_sparse), np.cumsum(~rows.is_sparse)) - 1
+    dense, sparse = rows.dense[part_rows[positions[~is_sparse]]], rows.sparse.take(part_rows[positions[is_sparse]])
     return MixedRows(dense, sparse, is_sparse)
 
 
@@ -283,5 +283,5 @@ def stack_any(parts: list[Any]) -> Any:
         return stack_rows(parts)
     dense = [part.dense if isinstance(part, MixedRows) else part for part in parts if not isinstance(part, SparseRows)]
     sparse = [part.sparse if isinstance(part, MixedRows) else part for part in parts if not isinstance(part, np.ndarray)]
-    kinds = [p.is_sparse if isinstance(p, MixedRows) else np.full(p.shape[0], isinstance(p, SparseRows)) for p in parts]
-    return MixedRows(np.concatenate(dense), stack_rows(sparse), np.concatenate(kinds))
+    masks = [p.is_sparse if isinstance(p, MixedRows) else np.full(p.shape[0], isinstance(p, SparseRows)) for p in parts]
+    return MixedRows(np.concatenate(dense), stack_rows(sparse), np.concatenate(masks))

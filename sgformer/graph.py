@@ -16,7 +16,7 @@ from sgformer.features import FeatureRows, SparseRows, checked_features, stack_r
 class Graph:
     """Node i has feature row i. `Graph.build` validates; the constructor does not.
 
-    The arrays are shared with the caller, not copied.
+    Features that need no conversion are shared with the caller, not copied.
     """
 
     features: FeatureRows
@@ -45,7 +45,7 @@ class Graph:
 
     @staticmethod
     def check_size(rows: FeatureRows) -> None:
-        """Raises GraphError unless these are features of at least two nodes."""
+        """Raises GraphError unless these are features, at least one, of at least two nodes."""
         nodes, width = rows.shape
         # The attention of a single node divides by 1 + cos(q, k), which may be zero.
         if nodes < 2:

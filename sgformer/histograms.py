@@ -1,6 +1,6 @@
 """Histograms of columns of numbers, and their distance from a reference: PSI and KS (docs/drift.md).
 
-Counts over the same bins can be added: those of several samples, processes or machines make the counts of all of them.
+Counts over the same bins can be added: over samples, processes and machines.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Histograms:
     def of_deciles(cls, values: NDArray[Any]) -> Histograms:
         """Ten bins between the deciles of a sample (rows, columns).
 
-        A column of which a tenth has the smallest value gets a bin for smaller ones, and likewise for the largest value: so
-        another value is seen in a column that was constant.
+        If a tenth of a column has its smallest value, smaller values get a bin of their own, and likewise above the largest
+        value: a new value is then seen even in a column that was constant.
         """
         ordered = np.sort(values.astype(np.float32), axis=0)
         deciles = ordered[np.ceil(DECILES * len(ordered)).astype(np.int64) - 1]
@@ -52,7 +52,7 @@ class Histograms:
         return self.edges.shape[0], self.edges.shape[1] + 1
 
     def count(self, values: NDArray[Any]) -> Counts:
-        """The counts of a sample (rows, columns). In float32, as stored features are: 0.7 must not be above 0.7."""
+        """The counts of a sample (rows, columns), compared as float32 like stored features: 0.7 is not above 0.7."""
         columns, bins = self.shape
         rows = values.astype(np.float32)[:, :, None]
         positions = (rows > self.edges).sum(axis=2) + np.arange(columns) * bins
@@ -62,12 +62,12 @@ class Histograms:
 def psi_by_bin(observed: Counts, reference: Counts) -> NDArray[np.float64]:
     """The contribution of every bin to the population stability index of its column: (q - p) ln(q / p).
 
-    p and q are the shares of the reference and of the sample. To both, as many values as there are bins are added,
-    distributed as all values together: so an empty bin has a logarithm, and does not make a small sample look different.
+    p and q are the shares of the reference and of the sample. Both first get as many extra values as there are bins,
+    distributed as all values together: an empty bin then has a logarithm, and does not make a small sample look different.
     """
     bins, both = reference.shape[1], observed + reference
-    more = bins * both / np.maximum(both.sum(axis=1, keepdims=True), 1)
-    p, q = ((counts + more) / (counts.sum(axis=1, keepdims=True) + bins) for counts in (reference, observed))
+    extra = bins * both / np.maximum(both.sum(axis=1, keepdims=True), 1)
+    p, q = ((counts + extra) / (counts.sum(axis=1, keepdims=True) + bins) for counts in (reference, observed))
     return np.asarray((q - p) * np.log(np.where(both > 0, q / np.where(both > 0, p, 1), 1)))
 
 
@@ -80,9 +80,9 @@ def ks(observed: Counts, reference: Counts) -> NDArray[np.float64]:
 def psi_threshold(observed: Counts, reference: Counts) -> NDArray[np.float64]:
     """The threshold of each column: a larger PSI is drift.
 
-    If n values are drawn from the distribution of which the reference has m, PSI / (1/n + 1/m) has a chi-square distribution
-    with as many degrees of freedom as there are bins in use, less one. Its probability is divided by the number of columns
-    (Bonferroni), so that false alarms do not grow with them.
+    For a sample of n and a reference of m values from the same distribution, PSI / (1/n + 1/m) has a chi-square distribution
+    with as many degrees of freedom as there are bins in use, less one. FALSE_ALARMS is divided by the number of columns
+    (Bonferroni), so that more columns do not cause more false alarms.
     """
     sizes = [np.maximum(counts.sum(axis=1), 1) for counts in (observed, reference)]
     freedom = np.maximum((observed + reference > 0).sum(axis=1) - 1, 1)

@@ -77,7 +77,7 @@ class AttentionSums:
         return _scale(self.normalization, self.query_square, self.key_square, self.count)
 
     def attend_each_added(self, query: Array, key: Array, value: Array, added: Array | None = None) -> Array:
-        """The attention output of new rows, each as if it alone had been added (`with_rows`), without n copies of the sums.
+        """The attention output of new rows, each as if only that row were added (`with_rows`), without n copies of the sums.
 
         `added` (n, 1, 1), if given, is 0 for rows that the sums include already, and 1 for new rows.
         """
@@ -100,7 +100,7 @@ class AttentionSums:
         return ((value + own) / (1 + total)).mean(1), ((mixed - own) / (1 + total)).mean(1)
 
     def to(self, like: Array) -> AttentionSums:
-        """The same float64 sums on the device of `like`, so that attending copies nothing between devices."""
+        """The same float64 sums on the device of `like`, so that `attend` copies nothing between devices."""
         return self._mapped(lambda array: ops_for(like).cast(array, like=_double(like)))
 
     def on_host(self) -> AttentionSums:
@@ -130,7 +130,7 @@ class AttentionSums:
 
 
 def _scale(normalization: Normalization, query_square: Array, key_square: Array, count: Array) -> Array:
-    """1 / (|Q| |K| N), or 1 / N for unit rows. If all queries are zero they attend to nothing: 0 instead of NaN."""
+    """1 / (|Q| |K| N), or 1 / N for unit rows; 0 instead of infinity if all queries or all keys are zero."""
     if normalization == "row":
         return np.float64(1) / count
     norms = (query_square * key_square) ** 0.5 * count

@@ -15,25 +15,25 @@ Shapes = dict[str, tuple[int, ...]]
 
 def expected_shapes(config: ModelConfig) -> Shapes:
     """The tensors of a model with this configuration. Linear weights are (out, in), as in torch."""
-    wide, hidden = config.in_features, config.hidden
-    shapes = _linear("input", hidden, wide) | _layer_norm("input_norm", hidden, config.input_layer_norm)
+    width, hidden = config.in_features, config.hidden
+    shapes = _linear("input", hidden, width) | _layer_norm("input_norm", hidden, config.input_layer_norm)
     for name in ("query", "key", "value") if config.value_map else ("query", "key"):
         shapes |= _linear(name, config.heads * hidden, hidden, bias=config.qkv_bias)
     shapes |= _layer_norm("attention_norm", hidden, config.attention_layer_norm)
     if config.gnn_input == "own":
-        shapes |= _linear("graph_input", hidden, wide) | _graph_norm("graph_input_norm", config)
+        shapes |= _linear("graph_input", hidden, width) | _graph_norm("graph_input_norm", config)
     elif config.gnn_input == "features":
-        shapes |= _linear("graph_input", hidden, wide, bias=False)
+        shapes |= _linear("graph_input", hidden, width, bias=False)
     for layer in range(config.layers):
         shapes |= _graph_layer(config, layer)
     shapes |= _linear("output", config.out_features, config.embedding_size)
     if config.feature_transform == "standard":
-        shapes |= {"feature_mean": (wide,), "feature_scale": (wide,)}
+        shapes |= {"feature_mean": (width,), "feature_scale": (width,)}
     return shapes
 
 
 def layer_has_weight(config: ModelConfig, layer: int) -> bool:
-    """With `gnn_input="features"` the weight of the first layer is `graph_input`: P (X W) costs less than (P X) W."""
+    """Whether the layer has its own weight. With `gnn_input="features"` layer 0 uses `graph_input`: P (X W) costs less."""
     return config.gnn_weight and not (config.gnn_input == "features" and layer == 0)
 
 
@@ -43,17 +43,17 @@ def layer_is_plain(config: ModelConfig, layer: int) -> bool:
 
 
 def layer_reads(config: ModelConfig, layer: int) -> int | None:
-    """The layer whose state of the same node this layer reads besides its aggregate: 0 is the GCN's input, `layer` the
-    layer before. None if it reads no other state.
+    """The index in `NodeStates.layers` of the state of the same node that this layer reads besides its aggregate: 0 is the
+    GCN's input, `layer` the output of the layer before. None if it reads no such state.
     """
     if config.gnn_init or (config.gnn_residual and not layer_is_plain(config, layer)):
         return 0
-    of_features = config.gnn_input == "features" and layer == 0  # they are the input of the first layer
-    return layer if config.gnn_layer_residual and not of_features and not layer_is_plain(config, layer) else None
+    reads_features = config.gnn_input == "features" and layer == 0
+    return layer if config.gnn_layer_residual and not reads_features and not layer_is_plain(config, layer) else None
 
 
 def check_weights(config: ModelConfig, weights: Mapping[str, Any]) -> None:
-    """Raises WeightsError that names every tensor that is missing, unknown, of the wrong shape, or not finite."""
+    """Raises WeightsError, which names every tensor that is missing, unknown, of the wrong shape, or not finite."""
     expected = expected_shapes(config)
     problems = [f"missing {name} {shape}" for name, shape in expected.items() if name not in weights]
     problems += [f"unknown {name}" for name in weights if name not in expected]

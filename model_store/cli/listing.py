@@ -20,7 +20,7 @@ MIN_LAST_WIDTH = 24
 
 
 def terminal_width() -> int | None:
-    """None if the output goes to a file or a pipe, whose lines have any length."""
+    """None if the output goes to a file or a pipe: its lines may have any length."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -61,8 +61,8 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: in
     """Aligns columns of numbers to the right, and all others to the left. A table that is too wide loses columns."""
     columns = list(zip(header, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
-    rest, dropped = None, iter(DROPPED)
-    while width is not None and (rest := width - sum(widths[:-1]) - 2 * (len(widths) - 1)) < min(MIN_LAST_WIDTH, widths[-1]):
+    room, dropped = None, iter(DROPPED)  # room for the last column
+    while width is not None and (room := width - sum(widths[:-1]) - 2 * (len(widths) - 1)) < min(MIN_LAST_WIDTH, widths[-1]):
         if (name := next(dropped, None)) is None:
             break
         position = [column[0] for column in columns].index(name)
@@ -76,7 +76,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], width: in
         ]
         start = "  ".join([*aligned, ""])
         last = last.rjust(widths[-1]) if numeric[-1] else last
-        parts = [last] if rest is None else textwrap.wrap(last, max(rest, MIN_LAST_WIDTH)) or [""]
+        parts = [last] if room is None else textwrap.wrap(last, max(room, MIN_LAST_WIDTH)) or [""]
         lines += [(start if not number else " " * len(start)) + part for number, part in enumerate(parts)]
     return "\n".join(line.rstrip() for line in lines)
 
@@ -87,7 +87,7 @@ def format_values(values: Mapping[str, Any]) -> str:
 
 
 def format_time(text: str) -> str:
-    """Returns a time of the store as e.g. 2026-11-17 23:11 UTC; a text that is no time as it is."""
+    """Returns a time of the store as e.g. 2026-11-17 23:11 UTC, and a text that is not a time unchanged."""
     try:
         return f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     except ValueError:

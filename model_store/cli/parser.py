@@ -1,4 +1,4 @@
-"""The parser of all command lines: `--version`, defaults in the help, and errors that suggest what was probably meant.
+"""The parser of all command lines: `--version`, defaults in the help, and errors that suggest the probable name.
 
 An error is one line on standard error, and the exit code is 2.
 """
@@ -15,7 +15,7 @@ from model_store.suggestions import did_you_mean
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Adds its default to the help of every option that has one and does not say so itself."""
+    """Adds the default to the help of every option that has a default and whose help does not mention it."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
@@ -33,7 +33,7 @@ class CommandParser(argparse.ArgumentParser):
     """The parser of a command and of its subcommands.
 
     Args:
-        words: further names to suggest for a mistyped one, such as commands that this parser does not parse.
+        words: further names to suggest for a mistyped argument, such as commands that this parser does not parse.
     """
 
     def __init__(self, prog: str, *, words: Iterable[str] = (), **options: Any) -> None:
@@ -44,7 +44,7 @@ class CommandParser(argparse.ArgumentParser):
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuses unknown arguments in the parser that meets them, so that a subcommand suggests its own flags."""
+        """Refuses unknown arguments here and not in the parent parser, so that a subcommand suggests its own flags."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             word = unknown[0].partition("=")[0]

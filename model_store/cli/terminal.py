@@ -49,7 +49,7 @@ def default_device() -> str:
 
 
 def default_model() -> str | None:
-    """The default of --model. None: the command uses the only model of the store, if there is only one."""
+    """The default of --model. With None, most commands use the only model of the store."""
     return os.environ.get("SGF_MODEL") or None
 
 

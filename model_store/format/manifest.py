@@ -92,10 +92,11 @@ class Manifest:
     features: FeatureSchema | None = None
     """The names of the features; None if the model was trained on vectors without names."""
     reading: Mapping[str, Any] | None = None
-    """How the tables of the user were read, so that a refresh or retraining reads them alike: any JSON that training
-    records."""
+    """How the tables of the user were read, so that a refresh or retraining reads them in the same way: any JSON that
+    training records."""
     live: Mapping[str, Any] | None = None
-    """The live graph (`graph`, an id) that this snapshot contains, its last change (`sequence`), and the `hash` there."""
+    """`graph`, the id of the live graph that this snapshot contains, and the `sequence` and `hash` of the last change in it.
+    None for a snapshot that was not made from a live graph."""
     embeddings: Mapping[str, Any] | None = None
     """How the map of the embeddings was made (`map`), and the index of similar nodes (`index`, or None) with its measured
     recall; None if the snapshot has no embeddings."""
@@ -149,8 +150,8 @@ class Manifest:
         """
         content = _parse(text)
         expected = f"this version reads the formats {OLDEST_FORMAT} to {FORMAT}"
-        known = content.get("format") in range(OLDEST_FORMAT, FORMAT + 1)
-        _require(known, f"format is {content.get('format')!r}, {expected}")
+        is_readable = content.get("format") in range(OLDEST_FORMAT, FORMAT + 1)
+        _require(is_readable, f"format is {content.get('format')!r}, {expected}")
         stated_hash = content.pop("snapshot", None)
         try:
             # The hash is checked first, so damage is reported as such; only a forged manifest fails the later checks.

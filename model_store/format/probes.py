@@ -74,7 +74,7 @@ class Probes:
             max(float(np.abs(other.answers.logits).max()) for other in self.probes),
         )
         differences = zip(probe.differences(answers), scales, strict=True)
-        # numpy's maximum: Python's ignores NaN.
+        # numpy's maximum: Python's may ignore NaN.
         return float(np.max([difference / max(scale, MIN_SCALE) for difference, scale in differences]))
 
     def to_tensors(self) -> dict[str, NDArray[Any]]:
@@ -90,7 +90,7 @@ class Probes:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], config: ModelConfig, num_nodes: int) -> Probes:
-        """The inverse of `to_tensors`. Checks every question as a user's request, and every answer for its shape.
+        """The inverse of `to_tensors`. Checks every question like a user's request, and the shape of every answer.
 
         Raises:
             ValueError: names the tensor and what is wrong with it.

@@ -32,7 +32,7 @@ def raw_arrays(config: ModelConfig, sizes: Sizes, graph: Graph, labels: Any, spl
     """Returns the arrays to store, by file name. Labels and split may be None.
 
     Raises:
-        DataError: the labels are not those of the model's task, or the split is not one.
+        DataError: the labels do not fit the task of the model, or the split is invalid.
     """
     features, specs = graph.features, optional_specs(config, sizes)
     arrays: dict[str, NDArray[Any]] = {}
@@ -58,7 +58,7 @@ def raw_arrays(config: ModelConfig, sizes: Sizes, graph: Graph, labels: Any, spl
 
 
 def features_from(arrays: Mapping[str, NDArray[Any]], width: int) -> FeatureRows | None:
-    """Returns the features of all nodes, or None if there are none. The inverse of `raw_arrays`."""
+    """Returns the features of all nodes, or None if there are none. The inverse of `raw_arrays` for features."""
     if FEATURES_VALUES in arrays:
         return SparseRows(arrays[FEATURES_INDPTR], arrays[FEATURES_INDICES], arrays[FEATURES_VALUES], width)
     return arrays.get(FEATURES)

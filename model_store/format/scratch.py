@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def scratch_files(folder: Path | None = None) -> Callable[[int], int]:
-    """A function that opens a new file of a number of bytes in this folder, or in that for temporary files (TMPDIR), and
-    returns its descriptor.
+    """A function that creates a file of the given number of bytes and returns its descriptor.
 
-    It allocates all blocks of the file: a full disk raises OSError here instead of SIGBUS at a later write to a mapped page.
+    The file is in `folder`, by default in the folder for temporary files (TMPDIR). All of its blocks are allocated: a full
+    disk raises OSError here instead of SIGBUS at a later write to a mapped page.
     """
 
     def open_file(size: int) -> int:

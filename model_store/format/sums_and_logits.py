@@ -1,4 +1,4 @@
-"""What the full-graph forward computes besides the node states.
+"""Writes and reads what the full-graph forward computes besides the node states.
 
 sums.safetensors       the attention sums, and the same sums over a sample of rows, with which a reader checks them
 states/logits.npy      the logits of every node
@@ -61,16 +61,16 @@ def write_logits(
 ) -> None:
     """Writes float32 logits of every node, computed from states before any rounding.
 
-    `take_embeddings` gets the embeddings of the same nodes, block by block, with the number of the first.
+    `take_embeddings` is called with the embeddings of the same nodes, block by block, and the row of the first one.
     """
     model, target = InferenceModel(config, weights), npy.create(path, spec)
     for start in range(0, len(target), LOGITS_CHUNK_ROWS):
         rows = np.arange(start, min(start + LOGITS_CHUNK_ROWS, len(target)))
         with np.errstate(all="ignore"):  # an overflow is reported below, with its node
             answers = model.known(summary.states, summary.sums, rows)
-        bad = ~np.isfinite(answers.logits).all(axis=1)
-        if bad.any():
-            raise StoreError(f"the logits of node {rows[bad.argmax()]} are NaN or infinite: the model has no answer there")
+        wrong = ~np.isfinite(answers.logits).all(axis=1)
+        if wrong.any():
+            raise StoreError(f"the logits of node {rows[wrong.argmax()]} are NaN or infinite: the model has no answer there")
         target[start : start + len(rows)] = answers.logits
         take_embeddings(start, answers.embeddings)
 

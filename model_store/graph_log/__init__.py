@@ -1,7 +1,7 @@
 """The write-ahead log of the changes of one graph: records of bytes, numbered, hashed, durable; one writer at a time.
 
-In a file of the store or in Redis Streams (`redis_log`, which imports redis). What the bytes mean, and when a version no
-longer needs a record, belongs to the callers. The format and the protocol are described in docs/graph_log.md.
+The log is in files of the store or in Redis Streams (`redis_log`, which imports redis). What the bytes mean, and when no
+version needs a record any more, belongs to the callers. docs/graph_log.md describes the format and the protocol.
 """
 
 from model_store.graph_log.address import LogAddress

@@ -1,4 +1,4 @@
-"""Where the log of a graph is: in the folder of its model, or in Redis. Can be sent to another process, which opens it."""
+"""The address of the log of a graph: the folder of its model, or Redis. It can be sent to another process."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class LogAddress:
     graph: str
     """The id of the graph (`live_graph.graph_of`)."""
     redis: dict[str, Any] | None = field(default=None, repr=False)  # it may have a password
-    """Keyword arguments of `redis.Redis.from_url`; None: the log is in a file of the store."""
+    """Keyword arguments of `redis.Redis.from_url`; None: the log is in files of the store."""
 
     @property
     def folder(self) -> Path:
         return self.model / FOLDER / self._name
 
     def open(self) -> GraphLog:
-        """Does not read the log yet. The caller closes it."""
+        """Returns the log, which is not read yet. The caller closes it."""
         if self.redis is None:
             return FileLog(self.folder)
         from redis import Redis

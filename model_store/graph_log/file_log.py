@@ -1,8 +1,8 @@
 """A log in files of one machine: <store>/<model>/graph_log/<graph id>/000000000001.log, 000000000002.log ...
 
 A reader delivers a record only after its writer has flushed it and raised the committed length in the header of the
-segment, so no delivered record disappears, not even in a power cut. The committed length itself may be lost then: a reader
-that finds bytes after it and no living writer repairs the segment as a writer would (`lease.repair`).
+segment, so no delivered record disappears, not even in a power cut. A power cut may lose the committed length: a reader that
+finds bytes after it and no living writer repairs the segment as a writer would (`lease.repair`).
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class FileLog(GraphLog):
         while left := sequence - cursor.position.sequence:
             records, cursor = self.batch(cursor, min(left, BATCH))
             if not records:
-                end = f"the log ends at {cursor.position.sequence}, expected at least sequence {sequence}"
-                raise LogError(self.folder.name, f"{end}: records are lost")
+                problem = f"the log ends at {cursor.position.sequence}, expected at least sequence {sequence}"
+                raise LogError(self.folder.name, f"{problem}: records are lost")
         return cursor
 
     def batch(self, cursor: Cursor, limit: int) -> tuple[list[tuple[Cursor, Record]], Cursor]:
@@ -168,18 +168,18 @@ class FileLog(GraphLog):
         return segment
 
     def _successor(self, segment: Segment) -> Segment | None:
-        """Returns the header of the segment after one that is closing; None if there is none yet."""
+        """Returns the header of the segment after a closing segment; None if it does not exist yet."""
         number = segment.number + 1
         following = self._header(number)
         if following is None:
             newest = max(segment_numbers(self.folder), default=0)
-            following = self._header(number)  # after `newest`: segments appear in order, and are pruned in order
+            following = self._header(number)  # read after `newest`: segments appear and are pruned in order
             if following is None and newest > number and not segment.is_pruned():
                 raise LogError(f"{self.folder.name}/{segment_path(self.folder, number).name}", "the file is missing")
         return following
 
     def _relocate(self, cursor: Cursor) -> Cursor:
-        """Returns the same position in another segment: its own was pruned. Raises RecordsPruned."""
+        """Returns a cursor at the same position in another segment, because its segment was pruned. Raises RecordsPruned."""
         return self.cursor_at(cursor.position.sequence)._replace(position=cursor.position)
 
     def _header(self, number: int) -> Segment | None:
@@ -191,7 +191,7 @@ class FileLog(GraphLog):
 
 
 def _enter_successor(cursor: Cursor, segment: Segment, following: Segment) -> Cursor:
-    """Returns the beginning of the segment that follows the end of another one."""
+    """Returns the beginning of `following`. Raises LogError unless it continues `segment` at the cursor."""
     if cursor.position != following.base:
         sequence = cursor.position.sequence
         raise LogError(following.place(0), f"does not continue {segment.path.name}, which ends at sequence {sequence}")

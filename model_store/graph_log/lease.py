@@ -1,10 +1,10 @@
 """The lease of a file log: who may append, and how another process takes over from a holder that is paused or hung.
 
-The lease is an flock on the newest segment n. A process whose holder was silent for `lease_seconds` *succeeds* it:
+The lease is an flock on the newest segment n. If the holder was silent for `lease_seconds`, another process *succeeds* it:
 
     1. it sets the closing word of n,
     2. then reads the complete groups of n after its committed length, writes them again and flushes them,
-    3. then creates n+1, whose header seals n at the end of the last of them. The name n+1 can be created only once.
+    3. then creates n+1, whose header seals n at the end of the last complete group. The name n+1 can be created only once.
 
 A writer appends a group to n in the same manner: a. write, b. flush, c. read the closing word, d. commit if it is 0. If it
 is 1, the writer succeeds itself, or reads the seal of the process that was first; the group counts if the seal includes it.
@@ -18,7 +18,7 @@ Why no acknowledged record is lost, and no record appears that a seal excludes:
 - A complete group is never changed or cut off: a failed write leaves an incomplete group, and only that is truncated. So the
   length that step 2 reads stays valid, whatever the holder does meanwhile.
 - The committed length never exceeds the seal: step d happens only if step 2 has not begun when step c happens. So readers
-  may deliver up to the committed length without asking for a seal.
+  may deliver up to the committed length without reading a seal.
 - A process that dies between 1 and 3 leaves the closing word at 1. The next process that gets the flock continues at 2.
 - A process that is paused between 1 and 3 could create an n+1 that was created and pruned meanwhile. Therefore succession
   holds a shared lock that pruning needs exclusively; pruning also stops at a segment whose flock is held.
@@ -46,7 +46,7 @@ LOCK = ".lock"
 
 
 class Lease:
-    """Acquires the lease of one log. Remembers between attempts for how long its holder has been silent."""
+    """Acquires the lease of one log. Remembers between attempts for how long the holder has been silent."""
 
     def __init__(self, folder: Path, seconds: float) -> None:
         self._folder, self._seconds = folder, seconds
@@ -106,8 +106,8 @@ class Lease:
 def repair(segment: Segment, cursor: Cursor) -> Segment | None:
     """Commits the complete groups after the cursor and cuts off an incomplete one. The caller holds the lease.
 
-    Returns the segment to append to: this one, or its successor if its end was announced; None if another process has
-    created the successor.
+    Returns the segment to append to: this one, or its successor if this one is closing; None if another process has created
+    the successor.
     """
     end = segment.valid_end(cursor)
     segment.truncate(end.offset)
@@ -137,7 +137,7 @@ def succeed(segment: Segment, cursor: Cursor) -> Segment | None:
 
 @contextmanager
 def _succession(folder: Path) -> Iterator[None]:
-    """Excludes pruning."""
+    """Excludes pruning, but not other successions."""
     handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     lock = SharedLock(handle, folder / LOCK)
     try:

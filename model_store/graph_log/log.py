@@ -17,7 +17,7 @@ from model_store.errors import Behind, KeyReused, RecordsPruned
 from model_store.graph_log.record import Entry, Position, Record, checked_entry, encode_group
 
 MAX_KEYS = 1_000_000
-"""Idempotency keys that a process keeps, the newest: about 0.5 kB each. Older ones are forgotten, as if pruned."""
+"""The number of idempotency keys that a process keeps, at about 0.5 kB each. Older ones are forgotten, as if pruned."""
 BATCH = 1000
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.001, 0.02
 
@@ -63,7 +63,7 @@ class GraphLog(ABC):
     def find(self, key: str) -> Record | None:
         """Returns the record with an idempotency key.
 
-        Returns None if there is none, if it was pruned, or if more than MAX_KEYS later records have keys.
+        Returns None if there is none, if it was pruned, or if MAX_KEYS or more later records have keys.
         """
         with self.guard:
             self.follow()
@@ -133,7 +133,7 @@ class GraphLog(ABC):
                 return self._follow(self.start())
 
     def follow_first(self) -> None:
-        """Reads the whole log, if this process has not done it yet: before the lease, so that other writers do not wait."""
+        """Reads the whole log at first use, before the lease is acquired, so that other writers do not wait."""
         if self.tail is None:
             self.follow()
 
@@ -151,7 +151,7 @@ class GraphLog(ABC):
         return key in self._keys
 
     def recall(self, key: str) -> Record | None:
-        """As `find`, in the part of the log that was followed."""
+        """As `find`, but does not follow the log first."""
         if key not in self._keys:
             return None
         try:

@@ -1,12 +1,12 @@
 """A log in Redis Streams, for several machines.
 
 sgf:graph:{<name>}:log     the stream; the id of a record is <sequence>-0, its only field holds the bytes (`record`)
-sgf:graph:{<name>}:state   sequence and hash of the last record; start and start_hash: those of the last pruned record;
-                           fencing_number: that of the last lease
+sgf:graph:{<name>}:state   sequence and hash of the last record; start and start_hash: sequence and hash of the last pruned
+                           record; fencing_number of the last lease
 sgf:graph:{<name>}:lease   exists while a writer holds the lease; expires `lease_seconds` after the writer's last append
 
 The expiry decides only when another writer may try. Whether a group is appended is decided by the script APPEND, which
-compares the fencing number and the last record with those of the writer: a writer that was paused finds a higher number.
+compares the fencing number and the last record with those of the writer: if another writer took over, the number is higher.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEASE_SECONDS = 3.0
 WAITAOF_SECONDS = 1.5
 """With appendfsync everysec, the flush comes within about a second."""
 BLOCK_SECONDS = 1.0
-"""The longest time that a reader blocks. The `socket_timeout` of the client must be longer than these two."""
+"""The longest time that a reader blocks. The `socket_timeout` of the client must exceed this and WAITAOF_SECONDS."""
 
 ACQUIRE = """
 if not redis.call('set', KEYS[2], 'held', 'NX', 'PX', ARGV[1]) then return 0 end
@@ -56,7 +56,7 @@ redis.call('xtrim', KEYS[3], 'MINID', string.format('%.0f-0', ARGV[1] + 1))
 
 
 class RedisLog(GraphLog):
-    """`durability` is that of the last append of this process (`_durability_of`), "unknown" before the first."""
+    """`durability` describes the last append of this process (`_durability_of`); "unknown" before the first append."""
 
     def __init__(self, client: Any, name: str, *, lease_seconds: float = LEASE_SECONDS) -> None:
         """
@@ -166,8 +166,8 @@ class RedisLog(GraphLog):
     def _durability_of(self, acknowledged: list[Any], settings: Any) -> str:
         """Returns what an append survives; never more than Redis has confirmed.
 
-        "aof": WAITAOF confirmed that it is flushed. "aof-always", "aof-everysec", "aof-no": what the configuration promises.
-        "memory": no append-only file, or its configuration cannot be read.
+        "aof": WAITAOF confirmed the flush. "aof-always", "aof-everysec", "aof-no": what the configuration promises.
+        "memory": there is no append-only file, or the configuration cannot be read.
         """
         answer = acknowledged[0] if acknowledged else None
         if isinstance(answer, list) and answer[0] >= 1:

@@ -1,7 +1,7 @@
 """A segment: one file of a log.
 
-bytes 0-95     header, immutable: magic, number of the segment, last sequence and hash before it, length at which it
-               seals the segment before it, sha256 of these
+bytes 0-95     header, immutable: magic, number of the segment, sequence and hash of the last record before it, length at
+               which it seals the segment before it, sha256 of all these
 bytes 96-119   words that the processes of one machine share through the page cache; they are never flushed alone:
                committed length, number of acquisitions of the lease, closing (0 or 1)
 from byte 128  records, in groups
@@ -39,7 +39,7 @@ class Words(NamedTuple):
     committed: int
     """The offset up to which the records are flushed and readable."""
     acquisitions: int
-    """Counts the leases on this segment, so that a waiting writer can distinguish two of them."""
+    """Counts the leases on this segment, so that a waiting writer notices a new holder."""
     closing: int
     """1 as soon as a process begins to seal this segment; it stays 1."""
 
@@ -54,8 +54,8 @@ class Segment:
         if header[HEADER.size :] != hashlib.sha256(header[: HEADER.size]).digest():
             self.close()
             raise LogError(self.place(0), "the header is damaged")
-        magic, self.number, sequence, link, self.seal = HEADER.unpack_from(header)
-        self.base = Position(sequence, link.hex())
+        magic, self.number, sequence, base_hash, self.seal = HEADER.unpack_from(header)
+        self.base = Position(sequence, base_hash.hex())
         if magic != MAGIC or segment_path(path.parent, self.number) != path:
             self.close()
             expected = f"expected segment {path.stem} with magic {MAGIC!r}: the file was renamed, or is not of a graph log"

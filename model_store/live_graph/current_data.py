@@ -1,4 +1,4 @@
-"""The data of a graph as it is after its changes: for a retraining, a compaction or a file. Costs O(N + E)."""
+"""The data of a graph after its changes: for a retraining, a compaction or a file. Costs O(N + E)."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ NO_PART = -1
 
 @dataclass(frozen=True)
 class CurrentData:
-    """Nodes of the snapshot that are left, in their order, then the new ones in the order in which they came."""
+    """The remaining nodes of the snapshot in their order, then the new nodes in the order in which they were added."""
 
     manifest: Manifest
-    """Of the snapshot."""
+    """The manifest of the snapshot."""
     position: dict[str, Any]
     """`Manifest.live` of a version over this data: the id of the graph, and its position in the log."""
     graph: Graph
     node_ids: NodeIds | None
     labels: NDArray[Any] | None
-    """As in the snapshot. None if no node has a label."""
+    """In the form of `Snapshot.labels`. None if no node has a label."""
     split: NDArray[np.int8]
-    """The part of each node in the snapshot; -1 for new nodes, and for those that had no part."""
+    """The part of each node in the snapshot; -1 for new nodes, and for nodes that had no part."""
     newly_labelled: NDArray[np.bool_]
     """Nodes that have a label now, and had none in the snapshot."""
 
@@ -85,19 +85,19 @@ def current_data(live: LiveGraph) -> CurrentData:
 
 
 def _features(live: LiveGraph, stored: FeatureRows, rows: Indices) -> FeatureRows:
-    base, width = stored.shape
+    num_stored, width = stored.shape
     changed = dict(live.changed_features())
     new_rows = [feature_rows(features, width) for features in changed.values()]
-    places = np.searchsorted(rows, list(changed))
+    positions = np.searchsorted(rows, list(changed))
     if isinstance(stored, SparseRows):
-        sources = np.minimum(rows, base - 1)
-        sources[places] = base + np.arange(len(places))
+        sources = np.minimum(rows, num_stored - 1)
+        sources[positions] = num_stored + np.arange(len(positions))
         return stack_rows([stored, *map(_sparse, new_rows)]).take(sources)
     features = np.empty((len(rows), width), dtype=stored.dtype)
-    kept = rows < base
+    kept = rows < num_stored
     features[: kept.sum()] = stored[rows[kept]]  # new rows have larger numbers
-    for place, row in zip(places, new_rows, strict=True):
-        features[place] = row.toarray()[0] if isinstance(row, SparseRows) else row[0]
+    for position, row in zip(positions, new_rows, strict=True):
+        features[position] = row.toarray()[0] if isinstance(row, SparseRows) else row[0]
     return features
 
 
@@ -109,7 +109,7 @@ def _sparse(rows: FeatureRows) -> SparseRows:
 
 
 def _labels(live: LiveGraph, rows: Indices, changed: bool) -> NDArray[Any]:
-    """With the labels that changes have set if `changed`, else those of the snapshot."""
+    """The labels of these rows: after the changes if `changed`, else as in the snapshot."""
     config, stored = live.config, live.snapshot.labels
     unlabelled, dtype = (-1, np.int64) if config.task == "multiclass" else (np.nan, np.float32)
     single = config.task == "multiclass" or (config.task == "regression" and config.out_features == 1)
@@ -135,8 +135,8 @@ def _numbers(label: Label, unlabelled: float) -> Any:
 
 def _node_ids(live: LiveGraph, rows: Indices) -> NodeIds | None:
     """None if the ids are the row numbers, before and after the changes."""
-    stored, base = live.snapshot.node_ids, live.snapshot.states.num_nodes
-    kept, new = rows[rows < base], live.ids(rows[rows >= base].tolist())
+    stored, num_stored = live.snapshot.node_ids, live.snapshot.states.num_nodes
+    kept, new = rows[rows < num_stored], live.ids(rows[rows >= num_stored].tolist())
     if stored is not None and stored.are_text:
         return NodeIds.build(stored.names(kept.tolist()) + new)
     ids = np.concatenate([kept if stored is None else stored.arrays[0][kept], np.array(new, dtype=np.int64)])

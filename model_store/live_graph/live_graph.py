@@ -1,4 +1,4 @@
-"""The graph of a snapshot after the changes of a log: nodes by id, their answers, labels and features as they are now."""
+"""The graph of a snapshot after the changes of its log: nodes by id, with their current labels and features."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class LiveGraph:
 
     @property
     def num_rows(self) -> int:
-        """Includes the rows of removed nodes."""
+        """The number of rows, those of removed nodes included."""
         return self.graph.adjacency.num_nodes
 
     @property
@@ -144,7 +144,7 @@ class LiveGraph:
         return pending
 
     def what_if(self, operations: Sequence[Operation]) -> tuple[ChangingGraph, PendingChanges]:
-        """Returns the graph after these operations, and their changes, which have the ids of new rows.
+        """Returns the graph after these operations, and the pending changes, which have the ids of new rows.
 
         Both are valid until this graph changes. Raises OperationError.
         """
@@ -200,11 +200,11 @@ class LiveGraph:
         return [self._ids[row] if row in self._ids else self.snapshot.ids([row])[0] for row in rows]
 
     def features(self, row: int) -> Features | None:
-        """The features that a change gave the node, as the operation had them; None if the snapshot has its features."""
+        """The features that a change gave the node, in the form of the operation; None if the snapshot has its features."""
         return self._features.get(row)
 
     def label(self, row: int) -> Label:
-        """The label of a node: its class, its value, or one number per label."""
+        """The label of a node: its class, its value, or one number per label; None if it has no label."""
         if row in self._labels or self.snapshot.labels is None or row >= len(self.snapshot.labels):
             return self._labels.get(row)
         return _plain(self.snapshot.labels[row])
@@ -245,7 +245,7 @@ class LiveGraph:
 
 
 def graph_of(manifest: Manifest) -> tuple[str, int]:
-    """The id of the graph of a snapshot, and the last change of it that the snapshot contains.
+    """The id of the graph of a snapshot, and the sequence of the last change that the snapshot contains.
 
     A graph is named by the hash of the data that it started from, so versions that were trained on the same data share it.
     """
@@ -255,6 +255,7 @@ def graph_of(manifest: Manifest) -> tuple[str, int]:
 
 
 def _plain(label: NDArray[np.generic]) -> Label:
-    """A stored label as JSON: an unknown one is None."""
-    values = [None if value != value or value == -1 else value for value in np.atleast_1d(label).tolist()]
+    """A stored label as JSON: an unknown label (-1 for a class, else NaN) is None."""
+    is_class = label.dtype.kind == "i"
+    values = [None if (value == -1 if is_class else value != value) else value for value in np.atleast_1d(label).tolist()]
     return values if np.ndim(label) else values[0]

@@ -50,7 +50,7 @@ class PendingChanges:
 
     @cached_property
     def changes(self) -> Changes:
-        """The net effect, when all operations are added. Computed once: it costs as much as the validation."""
+        """The net effect, to be read after the last `add`. Computed once: it costs as much as the validation."""
         return self._draft.changes()
 
     @property
@@ -61,7 +61,7 @@ class PendingChanges:
     def add(
         self, operations: Sequence[Operation], features: Sequence[Prepared], upsert: bool = False
     ) -> tuple[list[Operation], int]:
-        """Validates operations in their order and adds their effect: that of all, or of none.
+        """Validates operations in their order and adds the effect of all of them, or of none.
 
         With `upsert`, adding what exists becomes an update, and removing what does not exist has no effect.
 
@@ -69,7 +69,7 @@ class PendingChanges:
             features: as `prepare_features` returns them for these operations.
 
         Returns:
-            The operations in a form that is valid without `upsert`, and the number of those that it changed.
+            The operations in a form that is valid without `upsert`, and the number of operations that `upsert` changed.
 
         Raises:
             OperationError: names the first invalid operation.
@@ -95,16 +95,15 @@ class PendingChanges:
             steps = [Operation("set_features", node, operation.features)]
             if operation.label is not None:
                 steps.append(Operation("set_label", node, label=operation.label))
-            others = [
-                other for other in dict.fromkeys(operation.neighbors) if not self._draft.has_edge(row, self._row(other))
-            ]
-            return [*steps, *(Operation("add_edge", source=node, target=other) for other in others)]
+            neighbors = dict.fromkeys(operation.neighbors)
+            missing = [other for other in neighbors if not self._draft.has_edge(row, self._row(other))]
+            return [*steps, *(Operation("add_edge", source=node, target=other) for other in missing)]
         if op == "remove_node" and self._find(node) is None:
             return []
         if op in ("add_edge", "remove_edge") and operation.source != operation.target:
             left, right = self._find(operation.source), self._find(operation.target)
             if left is None or right is None:
-                return [operation] if op == "add_edge" else []  # an edge cannot be added to a node that is not there
+                return [operation] if op == "add_edge" else []  # `_add_edge` then raises: an end is missing
             return [operation] if self._draft.has_edge(left, right) == (op == "remove_edge") else []
         return [operation]
 

@@ -20,11 +20,11 @@ Prepared = FeatureRows | OperationError | None
 def prepare_features(
     operations: Sequence[Operation], width: int, are_too_large: Callable[[Sequence[FeatureRows]], NDArray[np.bool_]] | None
 ) -> list[Prepared]:
-    """For each operation, its features.
+    """The features of each operation.
 
     Args:
-        are_too_large: says which rows lie too far from the features of the graph. None for operations that the log holds:
-            how large features may be depends on the weights, and a later version has others.
+        are_too_large: says which rows lie too far from the features of the graph. None for logged operations: the limit
+            depends on the weights, and a later version has other weights.
     """
     prepared: list[Prepared] = [None] * len(operations)
     places = [place for place, operation in enumerate(operations) if operation.op in ("add_node", "set_features")]

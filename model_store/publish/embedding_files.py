@@ -53,22 +53,21 @@ class EmbeddingFiles:
         self._products += shifted.T @ shifted
 
     def finish(self, config: ModelConfig, sizes: Sizes) -> tuple[dict[str, Any], Sizes]:
-        """Writes the map and, for a large graph, the index. Returns the entry of the manifest for both, and the new
-        sizes.
-        """
+        """Writes the map and, for a large graph, the index. Returns their entry of the manifest, and the new sizes."""
         map_facts = self._write_map()
         lists = InvertedLists.build(self._unit) if len(self._unit) >= INDEX_FROM_NODES else None
-        tuned = None if lists is None else lists.fewest_probes(self._unit)
-        if lists is None or tuned is None:  # a scan is fast enough, or no number of probes reaches the recall
+        measured = None if lists is None else lists.fewest_probes(self._unit)
+        if lists is None or measured is None:  # a scan is fast enough, or no number of probes reaches the recall
             return {"map": map_facts, "index": None}, sizes
         sizes = replace(sizes, similar_lists=len(lists.centroids))
         specs = optional_specs(config, sizes)
         for name, array in ((CENTROIDS, lists.centroids), (LIST_STARTS, lists.starts), (LIST_ROWS, lists.order)):
             npy.write(self._folder / name, array, specs[name])
-        return {"map": map_facts, "index": {"lists": len(lists.centroids), "probes": tuned[0], "recall": tuned[1]}}, sizes
+        probes, recall = measured
+        return {"map": map_facts, "index": {"lists": len(lists.centroids), "probes": probes, "recall": recall}}, sizes
 
     def _write_map(self) -> dict[str, Any]:
-        """Returns how embeddings are projected onto the map."""
+        """Writes the map. Returns its entry of the manifest: how embeddings are projected onto it."""
         assert self._origin is not None  # noqa: S101  # a graph has nodes
         count = len(self._lengths)
         shift = self._sum / count

@@ -59,7 +59,7 @@ def read_graph_file(path: Path, make_features: MakeFeatures | None = None) -> Gr
 
 
 def graph_of_arrays(arrays: Mapping[str, NDArray[Any]], source: str, make_features: MakeFeatures | None = None) -> GraphFile:
-    """Builds the graph of arrays that are named as in the file; others are not read. Raises DataError."""
+    """Builds the graph from arrays that are named as in the file; ignores other arrays. Raises DataError."""
     if "edge_index" not in arrays:
         raise DataError(f"{source} has no array edge_index")
     try:
@@ -114,7 +114,7 @@ def plain_array(path: Path, name: str, load: Callable[[], NDArray[Any]]) -> NDAr
 
 
 def array_names(path: Path) -> list[str]:
-    """The names of the arrays of a file that `read_arrays` has read."""
+    """The names of the arrays of a file, which `read_arrays` has accepted before."""
     with np.load(path, allow_pickle=False) as file:
         return list(file.files)
 

@@ -1,7 +1,8 @@
 """Reads `graph.npz` with its labels and split. Never loads pickles.
 
-It holds a graph (see `model_store.publish.graph_file`) and y: (N,) whole numbers with -1 for unlabelled nodes, (N, T) of 0
-and 1 with NaN (multi-label), or floats (regression). Its split is train_mask, val_mask and test_mask, or split (0/1/2).
+Besides the graph (see `model_store.publish.graph_file`), the file may hold y, the labels: (N,) whole numbers with -1 for
+unlabelled nodes, (N, T) of 0, 1 and NaN (multi-label), or floats (regression); and a split: train_mask, val_mask and
+test_mask, or split (0/1/2).
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def check_labels(
 
 
 def unread_arrays(path: Path) -> tuple[str, ...]:
-    """A sentence about arrays that no command reads; nothing if there are none."""
+    """A warning about arrays that no command reads; () if there are none."""
     unread = sorted(name for name in array_names(path) if name not in GRAPH_ARRAYS | LABEL_ARRAYS)
     return (f"{path.name}: not read: {', '.join(unread)}",) if unread else ()
 

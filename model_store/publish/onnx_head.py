@@ -1,7 +1,7 @@
 """`model.onnx`: the output head of a model as an ONNX graph, from rows and sums to embeddings and logits.
 
-The graph is recorded from the code that serves on numpy: `InferenceModel` and `AttentionSums` run on arrays that write down
-each operation (`sgformer/arrays/onnx_operations.py`). The sums are inputs of the graph: one file serves known and new rows.
+The graph is recorded from the code that serves on numpy: `InferenceModel` and `AttentionSums` run on arrays that record each
+operation (`sgformer/arrays/onnx_operations.py`). The sums are inputs of the graph: one file serves known and new rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 OPSET = 20
 IR_VERSION = 9
-"""The version that was current with this opset, so that older runtimes can read the file."""
+"""The ONNX IR version of the release that introduced this opset: older runtimes can read the file."""
 ROW_INPUTS = ("inputs", "graph_states", "added")
 SUM_INPUTS = (*SUM_NAMES, "count")
 OUTPUTS = ("embeddings", "logits")
@@ -93,8 +93,8 @@ def describe(
 ) -> dict[str, Any]:
     """Returns the entry of the manifest for `model.onnx`.
 
-    If ONNX Runtime is installed, first compares its answers with the known-node probe, and its answers for the same rows as
-    new nodes with those of numpy.
+    If ONNX Runtime is installed, first checks its answers: for known nodes against the probe, and for the same rows as new
+    nodes against the answers of numpy.
 
     Raises:
         ProbeError: the answers of ONNX Runtime differ.

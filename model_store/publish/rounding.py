@@ -27,9 +27,10 @@ def check_finite(config: ModelConfig, states: NodeStates) -> None:
     """Raises StoreError if the model overflows on a node, so that publishing fails, not the first request for that node."""
     for name, array in _states_by_name(config, states).items():
         for start in range(0, len(array), CHUNK_ROWS):
-            bad = ~np.isfinite(array[start : start + CHUNK_ROWS]).all(axis=1)
-            if bad.any():
-                raise StoreError(f"{name} of node {start + int(bad.argmax())} is NaN or infinite: the model overflows there")
+            wrong = ~np.isfinite(array[start : start + CHUNK_ROWS]).all(axis=1)
+            if wrong.any():
+                row = start + int(wrong.argmax())
+                raise StoreError(f"{name} of node {row} is NaN or infinite: the model overflows there")
 
 
 def write_rounded_states(
@@ -59,7 +60,7 @@ def rounding_error(
     if stored is summary.states:
         return errors
     model = InferenceModel(config, weights)
-    nodes, copied = (_evenly_spread(graph.num_nodes, most) for most in (MEASURED_ROWS, MEASURED_NEW_NODES))
+    nodes, copied = (_evenly_spread(graph.num_nodes, limit) for limit in (MEASURED_ROWS, MEASURED_NEW_NODES))
     pairs = [tuple(model.known(states, summary.sums, nodes) for states in (summary.states, stored))]
     for node in copied:
         features = dense(graph.features[node : node + 1])
@@ -78,8 +79,8 @@ def rounding_error(
     return errors
 
 
-def _evenly_spread(num_nodes: int, most: int) -> NDArray[np.int64]:
-    count = min(num_nodes, most)
+def _evenly_spread(num_nodes: int, limit: int) -> NDArray[np.int64]:
+    count = min(num_nodes, limit)
     return np.arange(count) * num_nodes // count
 
 

@@ -45,7 +45,7 @@ LIBRARIES = ("sgformer-serving", "torch", "numpy", "safetensors", "onnx")
 
 @dataclass(frozen=True)
 class Contents:
-    """What a snapshot is made of. The fields after `graph` are optional: `node_ids`, `labels`, `split` and `report` become
+    """The contents of a snapshot. The fields after `graph` are optional: `node_ids`, `labels`, `split` and `report` become
     files, the others are metadata in the manifest.
     """
 
@@ -68,8 +68,7 @@ class Contents:
     features: FeatureSchema | None = None
     reading: Mapping[str, Any] | None = None
     live: Mapping[str, Any] | None = None
-    """`graph`, the id of the live graph, and `sequence`, its last change that this snapshot contains; None if no log of
-    changes belongs to the graph."""
+    """As `Manifest.live`."""
 
 
 def write_snapshot(
@@ -90,8 +89,8 @@ def write_snapshot(
         raw_data: False leaves out features, labels and split.
 
     Raises:
-        StoreError: contents do not fit each other or are not JSON, or the model has no finite state or logit for a node, or
-            half precision cannot hold a state.
+        StoreError: the contents do not fit together, metadata is not JSON, the model has no finite state or logit for a
+            node, or half precision cannot hold a state.
         ProbeError: the written snapshot does not answer as the full-graph forward does.
         OSError: e.g. the disk is full; space is allocated before it is written to.
     """

@@ -1,6 +1,4 @@
-"""Hidden files and folders beside the versions of a model: versions that are being written or removed, and leftovers, which
-killed processes did not remove.
-"""
+"""Hidden files and folders beside the versions: versions being written or removed, and leftovers of killed processes."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from model_store.versions.locks import exclusive
 from model_store.versions.model_versions import ModelVersions
 
 COPY_SECONDS = 3600.0
-"""Longest wait for another process of this machine that makes a copy."""
+"""Longest wait while another process of this machine makes a copy."""
 
 
 class LocalCopies:
@@ -40,28 +40,28 @@ class LocalCopies:
             LocalCopyError: there is no valid copy, and none could be made; the version in the store may be valid.
             UnknownVersion, SnapshotError, StoreUnavailable: as `ModelVersions.manifest` raises them.
         """
-        place = self.folder / self._versions.manifest(version).snapshot
+        target = self.folder / self._versions.manifest(version).snapshot
         try:
             make_folder(self.folder)
-            if (copy := _open_valid(place)) is not None:
+            if (copy := _open_valid(target)) is not None:
                 return copy
             with exclusive(self.folder / LOCK, COPY_SECONDS):
-                if (copy := _open_valid(place)) is not None:  # another process has made it meanwhile
+                if (copy := _open_valid(target)) is not None:  # another process has made it meanwhile
                     return copy
-                self._make(version, place)
-                return Snapshot.open(place)
+                self._make(version, target)
+                return Snapshot.open(target)
         except OSError as error:
             raise LocalCopyError(f"the local copy cannot be written ({error.strerror or error})") from error
         except (SnapshotError, StoreUnavailable) as error:
             raise LocalCopyError(f"the local copy cannot be used ({error})") from error
 
-    def _make(self, version: int, place: Path) -> None:
+    def _make(self, version: int, target: Path) -> None:
         """The caller holds the lock."""
         remove_leftovers(self.folder)
-        if place.exists():  # damaged; processes that have it open keep their memory maps
-            hidden = place.rename(place.with_name(f"{REMOVING}{secrets.token_hex(6)}"))
+        if target.exists():  # damaged; processes that have it open keep their memory maps
+            hidden = target.rename(target.with_name(f"{REMOVING}{secrets.token_hex(6)}"))
             shutil.rmtree(hidden, ignore_errors=True)
-        self._remove_unneeded(place)
+        self._remove_unneeded(target)
         with self._versions.open(version, verify="sizes") as source:  # `prune` cannot remove it during the copy
             self._require_space(sum(entry.size for entry in source.manifest.files.values()))
             staging = self.folder / f"{PUBLISHING}{secrets.token_hex(6)}"
@@ -71,7 +71,7 @@ class LocalCopies:
                 for name in (*source.manifest.files, MANIFEST):
                     shutil.copyfile(source.folder / name, staging / name)
                 sync_tree(staging)
-                staging.rename(place)
+                staging.rename(target)
                 sync(self.folder)
             except BaseException:
                 shutil.rmtree(staging, ignore_errors=True)
@@ -81,9 +81,9 @@ class LocalCopies:
         if (free := shutil.disk_usage(self.folder).free) < needed:
             raise LocalCopyError(f"the local copy needs {needed:,} bytes, and its file system has {free:,} free")
 
-    def _remove_unneeded(self, place: Path) -> None:
+    def _remove_unneeded(self, target: Path) -> None:
         """Keeps everything if the store does not say which versions are needed."""
-        needed = {place.name}
+        needed = {target.name}
         with suppress(StoreError):
             live = self._versions.live()
             for version in (live, *self._versions.history().earlier(live)[:1]):
@@ -95,9 +95,9 @@ class LocalCopies:
                     remove_unless_open(path)
 
 
-def _open_valid(place: Path) -> Snapshot | None:
+def _open_valid(target: Path) -> Snapshot | None:
     """None if there is no copy, or a damaged one."""
     try:
-        return Snapshot.open(place)
+        return Snapshot.open(target)
     except (UnknownVersion, SnapshotError):
         return None

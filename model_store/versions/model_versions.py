@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PruneResult:
-    """What `prune` or `remove` did."""
+    """The effect of `prune` or `remove`."""
 
     removed: list[int]
     """The versions that were removed."""
@@ -146,8 +146,8 @@ class ModelVersions:
         Args:
             expected_live: the activation fails if another version is live. None: no version may be live. "any": no check.
             before_activation: called under the model's lock; an exception that it raises prevents the activation.
-            discard_changes: also activate a version over another graph than that of the live version, whose changes are then
-                no longer served. Activating a version over the earlier graph serves them again.
+            discard_changes: also activate a version over another graph. The changes of the live graph are then no longer
+                served, until a version over that graph is activated again.
 
         Raises:
             LiveVersionChanged: the live version is not `expected_live`.
@@ -173,7 +173,7 @@ class ModelVersions:
                     self._log.append(history, HistoryEntry("activate", number, _now()))
 
     def require_same_graph(self, new: Manifest | str) -> None:
-        """Raises ChangesMissing if the live graph has changes and is not that of `new` (a manifest or the id of a graph)."""
+        """Raises ChangesMissing if the live graph has changes, and `new` (a manifest or an id) has another graph."""
         try:
             live = self.live()
             manifest = None if live is None else self.manifest(live)
@@ -185,7 +185,8 @@ class ModelVersions:
     def rollback(self, only_from: int | None = None, why: str | None = None, discard_changes: bool = False) -> int:
         """Makes the previous live version live again and returns its number.
 
-        Skips earlier versions that are removed or damaged. Changes nothing if an earlier version cannot be read now.
+        Skips earlier versions that are removed or damaged, or for which the log lacks changes. Changes nothing if an earlier
+        version cannot be read now.
 
         Args:
             only_from: roll back only if this version is live, so that only one of several processes rolls back.
@@ -261,7 +262,7 @@ class ModelVersions:
         return PruneResult(removed, 0, sorted({*versions} - {*removed}))
 
     def _remove_unless_open(self, versions: list[int]) -> list[int]:
-        """Removes versions and the changes that only they needed. Returns those that no process had open."""
+        """Removes and returns the versions that no process has open. Also removes the changes that only they needed."""
         try:
             manifests = {version: self.manifest(version) for version in self.versions()}
         except StoreError:

@@ -26,7 +26,7 @@ class OnnxArray:
 
     shape = (None, None, None)
     """Unknown sizes: code that has a shortcut for size 1 takes the general path."""
-    __array_ufunc__ = None  # numpy scalars leave their operators to this class
+    __array_ufunc__ = None  # numpy scalars then use the operators of this class
 
     def __init__(self, ops: OnnxRecorder, name: str, dtype: np.dtype[Any]) -> None:
         self.ops, self.name, self.dtype = ops, name, dtype
@@ -71,7 +71,7 @@ class OnnxRecorder:
         self.constants: dict[str, onnx.TensorProto] = {}
 
     def node(self, operation: str, *inputs: Array, dtype: Any = None, **attributes: Any) -> OnnxArray:
-        """Adds a node. Its output is of type `dtype`, or of the type of the first input; so are numbers among the inputs."""
+        """Adds a node. Its output, and numbers among its inputs, have the type `dtype`, or the type of the first input."""
         dtype, output = dtype or inputs[0].dtype, f"{operation.lower()}_{len(self.nodes)}"
         names = [self._name_of(part, dtype) for part in inputs]
         self.nodes.append(helper.make_node(operation, names, [output], **attributes))

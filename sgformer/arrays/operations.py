@@ -81,7 +81,7 @@ class NumpyOps:
         lengths = np.diff(starts, append=len(rows))
         if (lengths == 1).sum() * 2 < len(lengths):
             return np.add.reduceat(rows, starts, axis=0)
-        # Most runs are single rows (what a hub sends to its neighbours), for which reduceat is slow.
+        # Most runs are single rows (each neighbour of a hub receives one term), for which reduceat is slow.
         sums = rows[starts]
         longer = np.flatnonzero(lengths > 1)
         if len(longer):

@@ -1,7 +1,7 @@
 """Matrix products whose rows are bitwise independent of batch composition. numpy only.
 
-BLAS chooses a kernel, and with it the order of additions, by the shapes of a product: a row may have other bits alone than
-in a batch. Products of TILE rows at a time always use the same kernel. That kernel may still treat the rows of a tile
+BLAS chooses a kernel, and with it the order of additions, by the shapes of a product: the bits of a row may differ between
+batches. Products of TILE rows at a time always use the same kernel. That kernel may still treat the rows of a tile
 differently; this depends on the shape and not on the values, so a test with random numbers detects it.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TILE = 4
-"""Rows at a time: at 64 x 64 a product costs a third of what it costs row by row; larger tiles gain nothing."""
+"""Rows at a time: a 64 x 64 product then takes a third of the time that it takes row by row; larger tiles gain nothing."""
 
 
 def product(rows: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:

@@ -91,6 +91,6 @@ def csr_tensor(indptr: AnyIndices, indices: AnyIndices, values: torch.Tensor, wi
     begins = shared(indptr.astype(kind, copy=False)).to(values.device)
     columns = shared(indices.astype(kind, copy=False)).to(values.device)
     with warnings.catch_warnings():
-        # torch warns once per process that CSR tensors are in beta. The tests cover what is used of them here.
+        # torch warns once per process that CSR tensors are in beta. The tests cover the functions that are used here.
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         return torch.sparse_csr_tensor(begins, columns, values, size=(len(indptr) - 1, width), check_invariants=False)

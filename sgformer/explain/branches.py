@@ -18,7 +18,7 @@ CHUNK_ROWS = 4096
 
 
 class Branches(NamedTuple):
-    """Each (n, outputs), in float64. Their sum is the logits."""
+    """Each part is (n, outputs), in float64. The sum of the parts is the logits."""
 
     attention_self: Matrix
     """From the node itself: its value in the attention, and the residual."""
@@ -51,8 +51,8 @@ def split_logits(model: InferenceModel, sums: AttentionSums, inputs: Array, grap
         whole = own + others
         own, others, bias = norm.scaled(own, whole), norm.scaled(others, whole), bias + norm.bias
     if config.attention_activation:
-        is_open = own + others + bias > 0
-        own, others, bias = own * is_open, others * is_open, bias * is_open
+        is_positive = own + others + bias > 0
+        own, others, bias = own * is_positive, others * is_positive, bias * is_positive
     weight, output_bias = (np.asarray(part, dtype=np.float64) for part in (model.output.weight, model.output.bias))
     if config.combine == "cat":
         from_attention, from_graph = weight[: config.hidden], weight[config.hidden :]
@@ -70,8 +70,8 @@ def branch_shares(model: InferenceModel, states: NodeStates, sums: AttentionSums
     """The mean share of every part in the answers for these nodes; the shares add up to 1.
 
     The share of a part in an answer is the size of its contribution, divided by the sum of the sizes of all four. The
-    contribution is that to the logit of the predicted class, less the mean over all classes, which does not affect the
-    decision. In multi-label and regression models it is the sum of the sizes over all outputs.
+    contribution is what the part adds to the logit of the predicted class, less what it adds to all classes on average,
+    which does not affect the decision. In multi-label and regression models the size is summed over all outputs.
     """
     totals = np.zeros(len(Branches._fields))
     for start in range(0, len(nodes), CHUNK_ROWS):
@@ -84,7 +84,7 @@ def branch_shares(model: InferenceModel, states: NodeStates, sums: AttentionSums
 
 
 def _sizes(branches: Branches, task: Task) -> Matrix:
-    """(parts, n)."""
+    """The sizes of the contributions, (parts, n)."""
     if task != "multiclass" or branches.bias.shape[1] == 1:
         return np.stack([np.abs(part).sum(axis=1) for part in branches])
     rows, labels = np.arange(len(branches.bias)), branches.logits.argmax(axis=1)

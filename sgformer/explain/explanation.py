@@ -1,4 +1,4 @@
-"""An explanation: the parts of an answer, the effect of every edge and feature, and edges that decide."""
+"""An explanation: the parts of an answer, the effects of edges and features, and edges that the decision depends on."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ MAX_REMOVED = 32
 
 @dataclass(frozen=True)
 class Effects:
-    """The effects of edges or features, strongest first: the logits minus the logits without each."""
+    """The effects of edges or features, strongest first: the logits minus the logits without the edge or feature."""
 
     items: Indices
     """Rows of neighbours, or positions in the list of feature variants."""
     effects: NDArray[Any]
     without: NDArray[Any]
-    """The logits without each."""
+    """The logits without each edge or feature."""
 
 
 @dataclass(frozen=True)
 class Counterfactual:
-    """Edges without which the decision is another."""
+    """Edges without which the decision changes."""
 
     removed: Indices
     """The neighbours at the other ends of the edges."""
@@ -64,10 +64,9 @@ def explain(subject: Subject, task: Task, top: int, feature_variants: Any = None
     logits = subject.logits([all_neighbors, *(np.delete(all_neighbors, position) for position in range(len(all_neighbors)))])
     whole, without = logits[0], logits[1:]
     neighbors = _ranked(task, whole, without, all_neighbors, top)
-    search = CounterfactualSearch(subject, task, whole)
     counterfactual, fidelity = None, None
     if task != "regression":
-        counterfactual = search.run(all_neighbors, without)
+        counterfactual = CounterfactualSearch(subject, task, whole).run(all_neighbors, without)
         fidelity = _fidelity(subject, task, whole, neighbors.items)
     features = None
     if feature_variants is not None:
@@ -83,7 +82,7 @@ def decisions(task: Task, logits: NDArray[Any]) -> NDArray[Any]:
 
 
 def margins(task: Task, logits: NDArray[Any], reference: NDArray[Any]) -> NDArray[Any]:
-    """How far rows of logits are from another decision than that for `reference`; negative if theirs is another."""
+    """How far rows of logits are from a decision other than that of `reference`; negative if they have another one."""
     if task == "multilabel":
         return np.asarray(np.where(reference > 0, logits, -logits).min(axis=1))
     label = int(reference.argmax())
@@ -94,15 +93,15 @@ def margins(task: Task, logits: NDArray[Any], reference: NDArray[Any]) -> NDArra
 class CounterfactualSearch:
     """Looks for a small set of edges without which the decision changes. Every answer that it compares is exact.
 
-    It removes more and more edges, those that support the decision most first, until the decision changes. Then it puts back
-    edges that need not be removed. No single edge of the result could be put back; a smaller set of other edges may exist.
+    It removes more and more edges, beginning with those that support the decision most, until the decision changes. Then it
+    puts back edges that need not be removed. No single edge of the result could be put back; a smaller set may exist.
     """
 
     def __init__(self, subject: Subject, task: Task, whole: NDArray[Any]) -> None:
         self._subject, self._task, self._whole = subject, task, whole
 
     def run(self, neighbors: Indices, without: NDArray[Any]) -> Counterfactual | None:
-        """`neighbors`: the other ends of all edges of the node; `without`: the logits without each edge."""
+        """`neighbors`: the other ends of all edges of the node; `without`: the logits without each of these edges."""
         if not len(neighbors):
             return None
         order = np.argsort(margins(self._task, without, self._whole), kind="stable")

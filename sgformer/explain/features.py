@@ -1,4 +1,4 @@
-"""Variants of a row of features, each without one feature: it is zero, or has the encoding of a missing value."""
+"""Variants of a row of features, each with one feature removed: set to zero, or to the encoding of a missing value."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sgformer.features import FeatureRows, SparseRows
 from sgformer.request_time.inference import InferenceModel
 
 MAX_FEATURES = 256
-"""The effects of at most this many features are computed: of those that contribute most to the inputs of the model."""
+"""The largest number of features whose effects are computed: those that contribute most to the inputs of the model."""
 
 
 def numbered_variants(model: InferenceModel, row: FeatureRows, limit: int = MAX_FEATURES) -> tuple[Indices, FeatureRows]:
-    """The features of one row that are not zero, strongest first, and a row without each: zero in its place."""
+    """The features of one row that are not zero, strongest first, and for each the row with zero in its place."""
     if isinstance(row, SparseRows):
         stored = np.flatnonzero(row.values)
         columns, values = np.asarray(row.indices[stored], dtype=np.int64), row.values[stored]
@@ -39,8 +39,8 @@ def grouped_variants(
     missing: Sequence[Sequence[float]],
     limit: int = MAX_FEATURES,
 ) -> tuple[Indices, FeatureRows]:
-    """Variants by groups of positions, e.g. those of a category: group i begins at `starts[i]`, and `missing[i]` stands for
-    a missing value. Groups that have this value already are left out. Returns the numbers of the groups, strongest first.
+    """As `numbered_variants`, for groups of positions, e.g. the positions of a category. Group i begins at `starts[i]`, and
+    its variant holds `missing[i]`, the encoding of a missing value. Groups that already hold it are left out.
     """
     norms = model.feature_norms()
     rows, strengths = [], []
@@ -55,8 +55,8 @@ def grouped_variants(
 
 
 def _sparse_without(row: SparseRows, columns: Indices) -> SparseRows:
-    """The row, once without each of the columns."""
+    """For each column, the row without it."""
     kept = [np.flatnonzero(row.indices != column) for column in columns]
-    indptr = np.append(0, np.cumsum([len(places) for places in kept])).astype(np.int64)
+    indptr = np.append(0, np.cumsum([len(entries) for entries in kept])).astype(np.int64)
     entries = np.concatenate(kept) if kept else np.empty(0, dtype=np.int64)
     return SparseRows(indptr, row.indices[entries], row.values[entries], row.width)

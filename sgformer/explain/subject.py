@@ -1,7 +1,7 @@
 """A node and the graph without it: every variant of the node is a new node of that graph.
 
-The graph without an edge of a node is the graph without the node, plus the node with the other edges. So the exact answers
-for all variants of a node are those of as many new nodes (`request_time.extension`), in one pass.
+The graph without an edge of a node is the graph without the node, plus the node with the other edges. So one pass answers
+all variants of a node exactly, as that many new nodes (`request_time.extension`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sgformer.request_time.neighborhood import cost_of
 from sgformer.request_time.new_nodes import NewNodes
 
 CHUNK_COST = 50_000
-"""Largest cost of the variants that are answered at once, in the units of `cost_of`: it bounds memory."""
+"""Largest total cost of the variants that are answered at once, in the units of `cost_of`: bounds memory."""
 
 
 class Budget:
@@ -41,7 +41,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Subject:
-    """The node that is explained. `graph` does not have it, and must not change while the subject is used."""
+    """The node that is explained. `graph` does not contain this node, and must not change while the subject is used."""
 
     graph: ChangingGraph
     features: FeatureRows | MappedRows
@@ -51,7 +51,7 @@ class Subject:
 
     @classmethod
     def known(cls, graph: ChangingGraph, row: int, budget: Budget, features: FeatureRows | None = None) -> Subject:
-        """A node of the graph. Without its raw features, variants of it have the inputs that the graph has stored.
+        """A node of the graph. Without `features`, its raw features, all variants have the stored inputs of the node.
 
         Raises:
             UnknownNodeError: the graph does not have this row.
@@ -72,13 +72,13 @@ class Subject:
         return cls(graph, new.features, new.neighbors, budget)  # type: ignore[arg-type]  # one row is not mixed
 
     def logits(self, neighbors: Sequence[Indices], features: Any = None) -> NDArray[Any]:
-        """The logits of variants of the node (k, outputs), by their neighbours; `features` has a row for each of them.
+        """The logits (k, outputs) of k variants of the node: each has a list in `neighbors` and a row in `features`.
 
-        Without `features` all have those of the node. Raises NeighborhoodTooLarge.
+        Without `features`, all variants have the features of the node. Raises NeighborhoodTooLarge.
         """
         if features is None:
             features = repeated(self.features, len(neighbors))
-        # Variants differ by a few edges, so the cost of the first is that of all.
+        # Variants differ by a few edges, so each costs about as much as the first.
         cost = self._cost(self._variants(neighbors[:1], features[:1]))
         self.budget.spend(cost * len(neighbors))
         step = max(1, CHUNK_COST // cost)
@@ -97,11 +97,11 @@ class Subject:
         return split_logits(graph.model, sums, rows, branch.graph_states)
 
     def _variants(self, neighbors: Sequence[Indices], features: Any) -> NewNodes:
-        """New nodes in scenarios of their own."""
+        """The variants as new nodes, each in its own scenario."""
         counts = np.array([len(rows) for rows in neighbors], dtype=np.int64)
-        nothing = np.empty((2, 0), dtype=np.int64)
+        no_edges = np.empty((2, 0), dtype=np.int64)
         size = self.graph.adjacency.num_nodes
-        return NewNodes(features, np.concatenate(neighbors), counts, nothing, np.arange(len(counts)), size)
+        return NewNodes(features, np.concatenate(neighbors), counts, no_edges, np.arange(len(counts)), size)
 
     def _cost(self, variant: NewNodes) -> int:
         return cost_of(variant, self.graph.adjacency, self.graph.model.config.layers)
@@ -116,7 +116,7 @@ def repeated(features: Any, count: int) -> Any:
 
 
 def _spend_removal(graph: ChangingGraph, neighbors: Indices, budget: Budget) -> None:
-    """Spends the adjacency entries that `what_if` reads to find the states that change without the node: L - 1 hops."""
+    """Spends the adjacency entries that `what_if` reads to find the states that the removal changes: L - 1 hops."""
     reached = neighbors
     for _ in range(graph.model.config.layers - 1):
         budget.spend(int(graph.adjacency.degrees(reached).sum()) + len(reached))

@@ -1,4 +1,4 @@
-"""Computes the next item while the caller uses one."""
+"""Computes the next result while the caller uses the current one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 def prefetched(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """The results of `function` in order. While the caller uses one, a thread computes the next, and no further."""
+    """The results of `function` in order. While the caller uses a result, a thread computes the next one, but no more."""
     with ThreadPoolExecutor(1, thread_name_prefix="prefetch") as pool:
         waiting: Future[Result] | None = None
         try:

@@ -22,9 +22,9 @@ from sgformer.torch_model.model import SGFormer
 from sgformer.weights import expected_shapes
 
 State = Mapping[str, Any]
-"""Names to torch tensors or numpy arrays."""
+"""Torch tensors or numpy arrays, by name."""
 Names = dict[str, str]
-"""Our name of a module, or of a tensor, to its name in the state dict."""
+"""Names in the state dict, by our names of the modules or tensors."""
 
 
 class Layout(NamedTuple):
@@ -32,9 +32,9 @@ class Layout(NamedTuple):
 
     modules: Names
     attention: str
-    """A map of attention layer `{}`; `%s` is q, k or v."""
+    """The name of a linear map of attention layer `{}`; `%s` is q, k or v."""
     layer: Names
-    """The parts of GCN layer `{}`; `{next}` is the number of the layer plus one."""
+    """The names of the parts of GCN layer `{}`; `{next}` is the number of the layer plus one."""
 
 
 INPUTS_AND_OUTPUT: Names = {
@@ -147,7 +147,7 @@ def from_authors_medium(
 
 
 def _import(state: State, layout: Layout, **switches: Any) -> SGFormer:
-    """Builds the model that the tensors and the switches describe. Raises WeightsError that names what does not fit."""
+    """Builds the model that the tensors and the switches describe. Raises WeightsError, which names what does not fit."""
     _check_attention_layers(_count(state, f"{layout.attention % 'q'}.weight"))
     layers = _count(state, layout.layer["bias"])
     names = layout.modules | {name: (layout.attention % name[0]).format(0) for name in ("query", "key", "value")}
@@ -172,8 +172,8 @@ def _import(state: State, layout: Layout, **switches: Any) -> SGFormer:
     )
     weights = {name: _tensor(tensors, names, name) for name in expected_shapes(config)}
     # Allowed, but not used: tensors of parts that are switched off (authors' code), and batch counts of torch's batch norms.
-    whole = replace(config, input_layer_norm=True, attention_layer_norm=True, gnn_batch_norm=True, gnn_weight=True)
-    recognised = {_source_name(names, name) for name in expected_shapes(whole)}
+    with_all = replace(config, input_layer_norm=True, attention_layer_norm=True, gnn_batch_norm=True, gnn_weight=True)
+    recognised = {_source_name(names, name) for name in expected_shapes(with_all)}
     recognised |= {name.replace("running_var", "num_batches_tracked") for name in recognised}
     if unknown := sorted(set(tensors) - recognised):
         raise WeightsError(f"unknown tensor(s): {', '.join(unknown)}")

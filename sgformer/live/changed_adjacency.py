@@ -15,7 +15,7 @@ from sgformer.live.row_table import RowNumbers, RowTable, RowValues, grown
 
 START, CAPACITY, REMOVED = range(3)
 ROW_BITS = 32
-"""A directed edge is an integer: its source, or the position of its source, shifted by this, plus its target."""
+"""A directed edge as an integer: its source, or the position of its source, shifted left by ROW_BITS, plus its target."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class DirectedEdges:
         return cls(keys >> ROW_BITS, keys & ((1 << ROW_BITS) - 1))
 
     def keys(self, rows: Indices) -> Indices:
-        """An integer per edge, by the position of its source in the sorted `rows`."""
+        """An integer per edge (see ROW_BITS), with the position of its source in the sorted `rows`."""
         return (np.searchsorted(rows, self.sources) << ROW_BITS) | self.targets
 
 
 class ChangedAdjacency:
-    """Reads like `Adjacency`. Rows are never reused: a removed row stays as a row without neighbours.
+    """Has the methods of `NeighborLists`. Rows are never reused: a removed row stays as a row without neighbours.
 
     A row whose edges change gets a list of its own in `_pool`, with room to grow, so the lists of other rows stay in place.
-    Rebuilding a list costs a pass over it; a change of its edges makes the states of all these neighbours stale anyway.
+    Rebuilding a list costs a pass over it, but so does marking the states of all these neighbours as stale.
     """
 
     def __init__(self, base: NeighborLists) -> None:
@@ -56,14 +56,15 @@ class ChangedAdjacency:
         self.num_removed: int = base.num_removed if isinstance(base, ChangedAdjacency) else 0
         self._table = RowTable(base.num_nodes, *[((), np.int64)] * 2, ((), np.bool_))
         self._degrees = RowNumbers(base.num_nodes)
-        """Of rows with a list of their own, and of rows that were read."""
+        """The degrees of rows with a list of their own, and of rows that were read."""
         self._scales = RowValues(base.num_nodes, np.float64)
-        """The same for `scales`."""
+        """The scales of rows with a list of their own, and of rows that were read."""
         self._pool = np.empty(1, dtype=np.int64)
         self._pool_used = 0
-        self._last_place = RowNumbers(base.num_nodes)
+        self._last_position = RowNumbers(base.num_nodes)
+        """Working memory of `distinct` and `positions`."""
         self._kept_runs: tuple[bytes, tuple[Indices, Indices]] = b"", (self._pool[:0], self._pool[:0])
-        """The rows of a call of `runs`, and its result."""
+        """The rows and the result of the last call of `runs` with `keep`."""
 
     def degrees(self, nodes: Indices) -> Indices:
         degrees = self._degrees.get(nodes)
@@ -90,14 +91,14 @@ class ChangedAdjacency:
 
     def neighbors(self, nodes: Indices) -> Indices:
         slots = self._table.slots(nodes)
-        stored = slots < 0
-        others = stored.nonzero()[0]
-        if len(others) == len(nodes):
+        in_base = slots < 0
+        unchanged = in_base.nonzero()[0]
+        if len(unchanged) == len(nodes):
             return self.base.neighbors(nodes)
         degrees = self.degrees(nodes)
         lists = self._pool.take(expand_runs(self._table.column(START).take(slots, mode="clip"), degrees), mode="clip")
-        if len(others):
-            lists[stored.repeat(degrees)] = self.base.neighbors(nodes[others])
+        if len(unchanged):
+            lists[in_base.repeat(degrees)] = self.base.neighbors(nodes[unchanged])
         return lists
 
     def with_neighbors(self, rows: Indices, keep: bool = False) -> Indices:
@@ -116,11 +117,11 @@ class ChangedAdjacency:
         ends = lengths.cumsum()
         loops = ends - lengths
         if np.count_nonzero(slots < 0):
-            others = np.ones(int(lengths.sum()), dtype=bool)
-            others[loops] = False
-            members = np.empty(len(others), dtype=np.int64)
-            members[others] = self.neighbors(rows)
-        else:  # a place before each list, where the row itself comes
+            is_neighbor = np.ones(int(lengths.sum()), dtype=bool)
+            is_neighbor[loops] = False
+            members = np.empty(len(is_neighbor), dtype=np.int64)
+            members[is_neighbor] = self.neighbors(rows)
+        else:  # also takes the entry before each list, which the row itself then replaces
             members = self._pool.take(expand_runs(self._table.column(START)[slots] - 1, lengths), mode="clip")
         members[loops] = rows
         if keep:
@@ -133,7 +134,7 @@ class ChangedAdjacency:
         linked = np.empty(len(left), dtype=bool)
         starts = self._table.column(START)[slots[own]]
         linked[own] = bisect_runs(self._pool, starts, starts + self.degrees(left[own]), right[own])
-        # A new row has a list of its own, so it is never on the left here. On the right, no list of the base has it.
+        # A new row has a list of its own, so it is not among these left ends. As a right end, it is in no list of the base.
         linked[~own] = self.base.linked(left[~own], right[~own])
         return linked
 
@@ -144,8 +145,8 @@ class ChangedAdjacency:
             return self.base.has_edge(left, right)
         start = self._table.column(START)[slot]
         run = self._pool[start : start + self._degrees.get_one(left)]
-        place = run.searchsorted(right)
-        return bool(place < len(run) and run[place] == right)
+        position = run.searchsorted(right)
+        return bool(position < len(run) and run[position] == right)
 
     def is_removed(self, nodes: Indices) -> NDArray[np.bool_]:
         """For rows from 0 to num_nodes - 1."""
@@ -166,15 +167,15 @@ class ChangedAdjacency:
 
     def distinct(self, rows: Indices) -> Indices:
         """The distinct rows of a list, without sorting."""
-        places = np.arange(len(rows))
-        self._last_place.set(rows, places)
-        distinct: Indices = rows[self._last_place.get(rows) == places]
+        positions = np.arange(len(rows))
+        self._last_position.set(rows, positions)
+        distinct: Indices = rows[self._last_position.get(rows) == positions]
         return distinct
 
     def positions(self, rows: Indices, distinct: Indices) -> Indices:
-        """The position of every row among `distinct` rows, which include it."""
-        self._last_place.set(distinct, np.arange(len(distinct)))
-        return self._last_place.get(rows)
+        """The position of every row in `distinct`, which has each of them once."""
+        self._last_position.set(distinct, np.arange(len(distinct)))
+        return self._last_position.get(rows)
 
     def live_rows(self) -> Indices:
         """All rows that are not removed. Costs O(N)."""
@@ -183,7 +184,7 @@ class ChangedAdjacency:
     def change(self, num_added: int, removed_rows: Indices, added: DirectedEdges, removed: DirectedEdges) -> None:
         """Adds and removes rows and edges.
 
-        `removed` has every edge of a removed row. The edges must be present or absent, as the change requires.
+        `added` must have absent edges only, `removed` present edges only, among them every edge of a removed row.
         """
         new_rows = np.arange(self.num_nodes, self.num_nodes + num_added)
         self._kept_runs = b"", (new_rows[:0], new_rows[:0])
@@ -199,7 +200,7 @@ class ChangedAdjacency:
 
     @property
     def num_bytes(self) -> int:
-        tables = self._table, self._degrees, self._scales, self._last_place
+        tables = self._table, self._degrees, self._scales, self._last_position
         return self._pool.nbytes + sum(table.num_bytes for table in tables)
 
     def __len__(self) -> int:

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Changes:
-    """The net effect of a batch on one version of a graph. `Draft.changes` makes it, and has checked all of it."""
+    """The net effect of a batch on one version of a graph, made and checked by `Draft.changes`."""
 
     version: int
     num_added: int
     """New rows, including those that the batch removes again."""
     removed: Indices
     rows: Indices
-    """Rows with new features: new rows and others, except removed ones."""
+    """Rows with new features, new rows included; rows that the batch removes are not."""
     inputs: Array
     """Z0 of `rows`."""
     initial: Array
@@ -38,13 +38,13 @@ class Changes:
     """(2, m) edges, each once. Edges of removed rows are not listed, neither here nor in `removed_edges`."""
     removed_edges: Indices
     sums: AttentionSums
-    """After the changes."""
+    """The sums after the changes."""
 
 
 class Draft:
     """Collects operations on a graph without changing it. Every operation sees the effect of those before it.
 
-    A draft belongs to the version of the graph for which it was made. Rows that it adds are the next rows of the graph.
+    A draft belongs to the version of the graph for which it was made. The rows that it adds follow the rows of the graph.
     """
 
     def __init__(self, graph: ChangingGraph) -> None:
@@ -115,7 +115,7 @@ class Draft:
         self.journal.undo(length)
 
     def are_too_large(self, features: Sequence[FeatureRows]) -> NDArray[np.bool_]:
-        """For each of these rows, whether it lies so far from the features of the graph that it would decide all sums."""
+        """For each of these rows, whether it lies so far from the features of the graph that it would dominate all sums."""
         sizes = np.max([np.abs(part).max(axis=1) for part in self._inputs(features)], axis=0)
         too_large: NDArray[np.bool_] = ~(sizes <= self._graph.max_input)  # also if a size is not a number
         return too_large
@@ -151,7 +151,7 @@ class Draft:
             return self._graph.model.inputs(stack_any(list(features)))
 
     def _sums(self, old_rows: Indices, rows: Indices, inputs: Array, initial: Array) -> AttentionSums:
-        """The sums without the old values of rows that change or go, and with the new values."""
+        """The sums without the old values of rows that change or are removed, and with the new values."""
         model, sums = self._graph.model, self._graph.sums
         if len(old_rows):
             sums = sums - sums_of(model, self._graph.states.inputs.take(old_rows))
@@ -161,11 +161,12 @@ class Draft:
             sums = sums + sums_of(model, inputs)
             sizes = sums.key_value.sum() + sums.query_square + sums.key_square + inputs.sum() + initial.sum()
             if not np.isfinite(sizes):
-                raise _too_large(int(rows[self._infinite(inputs, initial)][0]))
+                row = int(rows[self._infinite(inputs, initial)][0])
+                raise ChangeError(f"the features of row {row} are too large for the model", row)
         return sums
 
     def _infinite(self, inputs: Array, initial: Array) -> NDArray[np.bool_]:
-        """Rows for which the model has no finite value."""
+        """For each row, whether the model has no finite value for it."""
         finite = np.isfinite(inputs).all(axis=1) & np.isfinite(initial).all(axis=1)
         for part in self._graph.model.project(inputs, "query", "key", "value"):
             finite &= np.isfinite(np.square(part.astype(np.float64)).sum(axis=(1, 2)))
@@ -173,8 +174,8 @@ class Draft:
         return infinite
 
     def _net_edges(self, added: bool) -> Indices:
-        gone = self._removed
-        edges = [key for key, state in self._edges.items() if state is added and not (key[0] in gone or key[1] in gone)]
+        keys = [key for key, is_added in self._edges.items() if is_added is added]
+        edges = [(left, right) for left, right in keys if left not in self._removed and right not in self._removed]
         return np.array(edges, dtype=np.int64).reshape(-1, 2).T
 
     def _set_edge(self, left: int, right: int, wanted: bool) -> bool:
@@ -208,10 +209,6 @@ class Draft:
         if tuple(features.shape) != expected:
             raise ChangeError(f"features have shape {tuple(features.shape)}, expected {expected}")
         return features
-
-
-def _too_large(row: int) -> ChangeError:
-    return ChangeError(f"the features of row {row} are too large for the model", row)
 
 
 def sums_of(model: InferenceModel, inputs: Array) -> AttentionSums:

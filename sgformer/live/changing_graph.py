@@ -1,8 +1,8 @@
 """A graph that changes while it is served, over an immutable stored graph (docs/mathematics.md section 5).
 
-A change updates the edges, the inputs and the sums, and marks the states of layers 1 .. L-1 that it affects as stale; a read
-recomputes those it needs. The last layer is computed at every read. So a change only walks neighbour lists, and a state that
-many changes affect is recomputed once, or never.
+A change updates the edges, the inputs, the sums and some totals of the first layer, and marks all other states of layers
+1 .. L-1 that it affects as stale; a read recomputes the stale states that it needs. The last layer is computed at every
+read. So a change mostly walks neighbour lists, and a state that many changes affect is recomputed once, or never.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sgformer.sums import AttentionSums
 
 INPUTS, INITIAL = range(2)
 MAX_CANCELLATION = 1e4
-"""Sums are computed again from all rows if their norms or their count fall below their largest value by this factor."""
+"""If a norm or the count of the sums falls below its largest value by this factor, they are computed again from all rows."""
 CHUNK_ROWS = 8192
 SAMPLE_ROWS = 1024
 MAX_INPUT_RATIO = 1e4
@@ -47,9 +47,9 @@ class Applied:
     rows: int
     """Nodes that were added, removed or changed, and the ends of changed edges."""
     states: int
-    """States of layers 1 .. L-1 that differ from before and were not stale before."""
+    """States of layers 1 .. L-1 that the change affects and that were not stale before."""
     entries: int
-    """Adjacency entries that were read to find them."""
+    """Adjacency entries that were read to find these states."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class OverlaySize:
     """The difference from the stored graph, which compaction removes."""
 
     nodes: int
-    """Rows with other edges."""
+    """Rows whose edges changed, new rows included."""
     features: int
-    """Rows with other features."""
+    """Rows whose features changed, new rows included."""
     states: int
     """Recomputed states."""
     num_bytes: int
@@ -78,7 +78,7 @@ class ChangingGraph:
         self.adjacency = ChangedAdjacency(adjacency)
         self._base, self._peaks = states, _magnitudes(sums)
         self._attention: Callable[[Array], Array] | None = None
-        """Of `sums`, made by the first answer that needs it."""
+        """The attention by `sums`, made for the first answer that needs it."""
         config, row = model.config, ((model.config.hidden,), model.dtype)
         self._inputs = RowTable(self.adjacency.num_nodes, *([row] if config.gnn_input == "shared" else [row, row]))
         inputs = RowView(self.adjacency, config.hidden, self._read_inputs)
@@ -113,7 +113,7 @@ class ChangingGraph:
         return OverlaySize(len(self.adjacency), len(self._inputs), sum(map(len, self._layers)), num_bytes)
 
     def changed_rows(self) -> Indices:
-        """Nodes that came, or whose edges or features changed, since the stored graph; ascending."""
+        """Nodes that were added, or whose edges or features changed; ascending."""
         rows = np.union1d(self.adjacency.changed_rows(), self._inputs.rows())
         return rows[~self.adjacency.is_removed(rows)]
 
@@ -158,14 +158,14 @@ class ChangingGraph:
         limit is computed alone.
 
         Returns:
-            Whether none of these states is stale any more.
+            True if none of these states is stale any more.
         """
         return self._refresh(len(self._layers) - 1, rows, limit)
 
     def warm_up(self, limit: int) -> int:
         """Computes stale states over about `limit` adjacency entries. Returns the number of entries that were read."""
         total = 0
-        for layer in self._layers:  # from the first on: a state needs those of the layer before
+        for layer in self._layers:  # in order: a state needs states of the layer before
             stale = layer.stale_rows(limit - total)
             for start in range(0, len(stale), CHUNK_ROWS):
                 layer.refresh(stale[start : start + CHUNK_ROWS])
@@ -210,7 +210,7 @@ class ChangingGraph:
     def compacted(self) -> tuple[Indices, Graph]:
         """The rows that are not removed, in order, and the graph of these nodes, for the full-graph forward. Costs O(N + E).
 
-        The features of the graph are `MappedRows`: they read Z0 and the GCN's input from here until this graph changes.
+        The features of the graph are `MappedRows`: they read Z0 and the GCN's input from this graph, until it changes.
         """
         rows, total = self.adjacency.live_rows(), self.adjacency.num_nodes
         numbers = np.zeros(total, dtype=np.int32 if total <= np.iinfo(np.int32).max else np.int64)
@@ -221,7 +221,7 @@ class ChangingGraph:
         return rows, Graph(features, Adjacency(indptr, indices))
 
     def _removed_edges(self, changes: Changes) -> Indices:
-        """All removed edges, those of removed rows included."""
+        """All removed edges, the edges of removed rows included."""
         rows = changes.removed[changes.removed < self.adjacency.num_nodes]
         if not len(rows):
             return changes.removed_edges

@@ -21,11 +21,11 @@ from sgformer.request_time.neighborhood import Links
 
 TOTAL, STATE, UNREAD, PEAK = range(4)
 PUSH_DEGREE = 1024
-"""A change updates the totals of rows of the stored graph with more neighbours than this: summing them takes over 0.1 ms."""
+"""A change updates totals of rows of the stored graph with more neighbours than this: to sum these takes over 0.1 ms."""
 UPDATES_PER_SUM, ENTRIES_PER_UPDATE = 8, 8
-"""To sum a total again costs as much as this number of updates, and one update more per this number of neighbours."""
+"""Summing a total again costs as much as UPDATES_PER_SUM updates, plus an update per ENTRIES_PER_UPDATE neighbours."""
 MAX_UPDATED_ROWS = 8192
-"""A change that reaches more rows updates the totals of hubs only: all answers wait while a commit updates totals."""
+"""A change that reaches more rows updates only the totals of hubs, because all answers wait for these updates."""
 MAX_LOSS = 10.0
 """A total that updates make smaller by more than this factor is summed again, because it has lost a digit."""
 BLOCK_ENTRIES = 8192
@@ -46,7 +46,7 @@ class RowView:
 
 
 class LayerStates:
-    """The outputs of one of the layers 1 .. L-1, over those of the stored graph.
+    """The outputs of one of the layers 1 .. L-1: recomputed rows over the states of the stored graph.
 
     A row is absent (as in the stored graph), stale, or present with its total. The state of a present row is valid if no
     change has updated its total since the state was computed; if not, a read computes it from the total. Invariant: if a
@@ -85,28 +85,28 @@ class LayerStates:
         return self._table.num_bytes
 
     def mark_stale(self, rows: Indices) -> Indices:
-        """Marks distinct rows, and returns those that were not stale before."""
+        """Marks distinct rows as stale, and returns those that were not stale before."""
         fresh: Indices = rows[self._table.slots(rows) >= ABSENT]
         self._table.hide(fresh)
         return fresh
 
     def stale(self, rows: Indices) -> Indices:
-        """Those of these rows that are stale, each once."""
+        """The stale rows among these, each once."""
         stale = (self._table.slots(rows) < ABSENT).nonzero()[0]
         return self.adjacency.distinct(rows[stale]) if len(stale) else rows[:0]
 
     def stale_rows(self, limit: int) -> Indices:
-        """Stale rows with at most `limit` adjacency entries together. Costs O(N)."""
+        """The first stale rows, with at most `limit` adjacency entries together. Costs O(N)."""
         rows = self._table.hidden()
         return rows[np.cumsum(self.adjacency.degrees(rows) + 1) <= limit]
 
     def receive(self, changed: Indices, lists: Indices, messages: Callable[[], MessageChanges]) -> Indices:
-        """Adds what a change sends to the totals that there are, and marks the other rows that it reaches as stale.
+        """Adds what a change sends to existing totals, and marks the other rows that it reaches as stale.
 
         Args:
-            changed: the rows that send something else than before, and exist.
-            lists: their neighbours.
-            messages: what they send. Computed only if they reach a row with a total.
+            changed: existing rows whose messages or edges changed.
+            lists: the neighbours of these rows.
+            messages: computes the changes of the messages. Called only if they reach a row with a total.
 
         Returns:
             The rows whose state was valid before.
@@ -118,14 +118,14 @@ class LayerStates:
             return self.mark_stale(rows)
         targets, sources, sent_rows = messages().sent_to(changed, lists, self.adjacency.degrees(changed))
         positions = self.adjacency.positions(targets, rows)
-        wanted = has_total[positions]
+        to_total = has_total[positions]
         numbers = has_total.cumsum() - 1
-        change = Links.grouped(numbers[positions[wanted]], sources[wanted], count).sum(sent_rows)
+        change = Links.grouped(numbers[positions[to_total]], sources[to_total], count).sum(sent_rows)
         stale = self.mark_stale(rows[~has_total])
         return np.concatenate([stale, self._push(rows[has_total], change)])
 
     def _has_total(self, rows: Indices) -> NDArray[np.bool_]:
-        """Which rows have a total that is worth an update: those that were read, and hubs of the stored graph."""
+        """Which rows have a total that is worth an update: rows that were read, and hubs of the stored graph."""
         slots = self._table.slots(rows)
         has_total: NDArray[np.bool_] = (slots >= 0) & (len(rows) <= MAX_UPDATED_ROWS)
         others = (~has_total & (slots >= ABSENT)).nonzero()[0]
@@ -136,8 +136,8 @@ class LayerStates:
     def _push(self, rows: Indices, change: NDArray[np.float64]) -> Indices:
         """Adds to the totals of distinct rows that have one. Returns the rows whose state was valid before.
 
-        A row that nothing has read for several changes becomes stale: summing it again, once, is then not more work than all
-        these additions were.
+        A row that nothing has read for several changes becomes stale: to sum its total again then costs no more than these
+        additions did.
         """
         slots = self._table.slots(rows)
         absent = rows[slots == ABSENT]
@@ -249,8 +249,8 @@ def _sum_runs(
 def _long_sum(adjacency: ChangedAdjacency, senders: RowView, members: Indices) -> NDArray[np.float64]:
     """The total of a single row with a long list."""
     parts = np.empty((-(-len(members) // BLOCK_ENTRIES), senders.width))
-    for place, part in enumerate(parts):
-        block = members[place * BLOCK_ENTRIES : (place + 1) * BLOCK_ENTRIES]
+    for number, part in enumerate(parts):
+        block = members[number * BLOCK_ENTRIES : (number + 1) * BLOCK_ENTRIES]
         _sum_runs(adjacency, senders, block, [len(block)], part[None])
     total: NDArray[np.float64] = parts.sum(axis=0)
     return total

@@ -25,20 +25,20 @@ class MessageChanges:
     removed: DirectedEdges
 
     def sent_to(self, sources: Indices, lists: Indices, degrees: Indices) -> tuple[Indices, Indices, NDArray[np.float64]]:
-        """Every row that receives a change, the positions of what it receives, and what there is to receive: for every
-        row s' - s, for all its edges now; then s, which new edges add to it; then -s, for removed edges. Rows are repeated.
+        """Returns the receiving rows (repeated), for each the position of its message, and the messages of all `rows`:
+        first s' - s, for all current edges; then s, which new edges send in addition; then -s, for removed edges.
 
         Args:
             sources: the rows that exist after the change; they reach themselves and their `lists` of `degrees` neighbours.
         """
-        rows_by_kind = np.concatenate([self.after - self.before, self.before, -self.before])
-        at, count = np.searchsorted(self.rows, sources), len(self.rows)
+        messages = np.concatenate([self.after - self.before, self.before, -self.before])
+        own, count = np.searchsorted(self.rows, sources), len(self.rows)
         edges = [(self.added, count), (self.removed, 2 * count)]
-        targets = np.concatenate([sources, lists, *(ends.targets for ends, _ in edges)])
-        kinds = [start + np.searchsorted(self.rows, ends.sources) for ends, start in edges]
-        messages = np.concatenate([at, np.repeat(at, degrees), *kinds])
+        targets = np.concatenate([sources, lists, *(directed.targets for directed, _ in edges)])
+        over_edges = [start + np.searchsorted(self.rows, directed.sources) for directed, start in edges]
+        positions = np.concatenate([own, np.repeat(own, degrees), *over_edges])
         if len(sources) == count:
-            return targets, messages, rows_by_kind
+            return targets, positions, messages
         exists = np.isin(targets, sources)  # a removed row receives nothing
         exists[: len(sources) + len(lists)] = True
-        return targets[exists], messages[exists], rows_by_kind
+        return targets[exists], positions[exists], messages

@@ -24,9 +24,9 @@ class RowValues:
     """
 
     def __init__(self, num_rows: int, dtype: Any) -> None:
-        """Room for this number of rows, and for some that come later."""
+        """Has room for `num_rows` rows, and for some rows that are added later."""
         self._values = np.zeros(num_rows + num_rows // 4 + SPARE_ROWS, dtype=dtype)
-        """The last entry stays 0 and stands for all rows beyond."""
+        """The last entry stays 0: `get` reads it for every row that the array has no place for."""
         self._num_set = 0
 
     def get(self, rows: Indices) -> NDArray[Any]:
@@ -65,7 +65,7 @@ class RowNumbers(RowValues):
         super().set(rows, values + 1)
 
     def rows_below(self, number: int) -> Indices:
-        """The rows whose number is below this one, which must not exceed ABSENT, in ascending order. Reads all rows."""
+        """The rows whose number is below `number`, which must not exceed ABSENT, in ascending order. Reads all rows."""
         return np.flatnonzero(self._values < number + 1)
 
     def rows_from(self, smallest: int) -> Indices:
@@ -77,7 +77,7 @@ class RowTable:
     """Rows with values in several columns, e.g. ((64,), float32) for a state. The columns grow with the rows in use."""
 
     def __init__(self, num_rows: int, *columns: tuple[tuple[int, ...], Any]) -> None:
-        """`num_rows` is the number of rows now; others may follow."""
+        """`num_rows` is the current number of rows; more may follow."""
         self._slots = RowNumbers(num_rows)
         self._columns = [np.empty((0, *shape), dtype=dtype) for shape, dtype in columns]
         self._num_slots = self._num_hidden = 0
@@ -123,18 +123,18 @@ class RowTable:
         self._num_hidden += int(np.count_nonzero(slots >= 0))
 
     def read(self, rows: Indices, number: int, otherwise: Callable[[Indices], Array], slots: Indices | None = None) -> Array:
-        """The values of rows in a column; those of rows without values are read by `otherwise`.
+        """The values of rows in a column; `otherwise` reads the rows that have none.
 
         `slots`: as `slots(rows)` returns them, if the caller has them.
         """
         slots, column = self._slots.get(rows) if slots is None else slots, self._columns[number]
-        others = (slots < 0).nonzero()[0]
-        if len(others) == len(rows):
+        missing = (slots < 0).nonzero()[0]
+        if len(missing) == len(rows):
             return otherwise(rows)
-        out = column.take(slots, axis=0, mode="clip")
-        if len(others):
-            out[others] = otherwise(rows[others])
-        return out
+        values = column.take(slots, axis=0, mode="clip")
+        if len(missing):
+            values[missing] = otherwise(rows[missing])
+        return values
 
     @property
     def num_columns(self) -> int:
@@ -145,7 +145,7 @@ class RowTable:
         return self._slots.num_bytes + sum(column.nbytes for column in self._columns)
 
     def _slots_for(self, numbers: Indices) -> Indices:
-        """A slot for every row of these numbers, which are negative: its own, or a new one."""
+        """A slot for every row without values, by its negative number: the slot that the row kept, or a new one."""
         slots = KEPT - numbers
         new = (numbers >= HIDDEN).nonzero()[0]
         self._num_hidden -= len(slots) - len(new)
@@ -161,8 +161,8 @@ def grown(array: NDArray[Any], size: int, fill: int | None = None) -> NDArray[An
     used = len(array)
     if size <= used:
         return array
-    grown = np.empty((max(size, 2 * used), *array.shape[1:]), dtype=array.dtype)
-    grown[:used] = array
+    larger = np.empty((max(size, 2 * used), *array.shape[1:]), dtype=array.dtype)
+    larger[:used] = array
     if fill is not None:
-        grown[used:] = fill
-    return grown
+        larger[used:] = fill
+    return larger

@@ -14,7 +14,7 @@ BLOCK_ROWS = 16_384
 
 
 class Nearest(NamedTuple):
-    """The nearest rows of each query, nearest first: (queries, k). Of equally near rows, the first comes first."""
+    """The nearest rows of each query, nearest first: (queries, k). Equally near rows are in ascending order."""
 
     rows: Indices
     """-1 where there are fewer than k rows."""
@@ -37,19 +37,19 @@ def unit_rows(rows: NDArray[Any]) -> NDArray[np.float32]:
 
 def nearest(rows: NDArray[Any], queries: NDArray[Any], k: int, numbers: Indices | None = None) -> Nearest:
     """The k nearest of unit rows to each unit query. `numbers` are the numbers of the rows, by default their positions."""
-    found = Nearest(np.empty((len(queries), 0), dtype=np.int64), np.empty((len(queries), 0), dtype=np.float32))
+    best = Nearest(np.empty((len(queries), 0), dtype=np.int64), np.empty((len(queries), 0), dtype=np.float32))
     for start in range(0, len(rows), BLOCK_ROWS):
         block = rows[start : start + BLOCK_ROWS]
-        places, similarities = largest(queries @ block.T, k)
-        places += start
-        found = found.merged(Nearest(places if numbers is None else numbers[places], similarities), k)
-    return found
+        positions, similarities = largest(queries @ block.T, k)
+        positions += start
+        best = best.merged(Nearest(positions if numbers is None else numbers[positions], similarities), k)
+    return best
 
 
 def largest(similarities: NDArray[Any], k: int) -> tuple[Indices, NDArray[Any]]:
     """The positions of the k largest values of each row, and these values; all of them if a row has at most k."""
     if similarities.shape[1] <= k:
-        places = np.broadcast_to(np.arange(similarities.shape[1]), similarities.shape).copy()
+        positions = np.broadcast_to(np.arange(similarities.shape[1]), similarities.shape).copy()
     else:
-        places = np.argpartition(similarities, -k, axis=1)[:, -k:]
-    return places, np.take_along_axis(similarities, places, axis=1)
+        positions = np.argpartition(similarities, -k, axis=1)[:, -k:]
+    return positions, np.take_along_axis(similarities, positions, axis=1)

@@ -1,8 +1,8 @@
 """Answers for new nodes: the graph extended by them, without touching the rest of the graph.
 
-`exact` equals the full-graph forward on the graph with the new nodes and their undirected edges. `frozen` keeps the stored
-states of the neighbours, which a new edge changes from the second layer on: an approximation, and named so in the answer.
-Both use the new degrees of the neighbours and the updated attention sums, so with at most one layer they are equal.
+`exact` equals the full-graph forward on the graph with the new nodes and their undirected edges. `frozen` reads the stored
+states of the neighbours, although new edges change the outputs of all layers: an approximation, and the answer says so. Both
+use the new degrees of the neighbours and the updated attention sums, so with at most one layer they are equal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Mode = Literal["exact", "frozen"]
 @dataclass(frozen=True)
 class ExtendedAnswers(Answers):
     recomputed: Indices
-    """The number of recomputed states per new node. Joint nodes share theirs."""
+    """For each new node, the number of recomputed states in its scenario."""
     exactness: Mode
     """The mode of the request; with at most one layer nothing is recomputed, and every answer is `exact`."""
 
@@ -46,7 +46,7 @@ def extend(
     A row is NaN or infinite where the model has no value (docs/mathematics.md section 2) or overflows.
 
     Raises:
-        NewNodeError: `new` was validated for another graph or model.
+        NewNodeError: `new` was validated for another graph or model, or `mode` is unknown.
         NeighborhoodTooLarge: in `exact` mode all new nodes together need more than `max_recompute` adjacency entries.
     """
     branch = run_graph_branch(model, states, adjacency, new, mode, max_recompute)
@@ -172,9 +172,9 @@ def _recompute_layer(
 
 
 def _with_changes(rows: Array, ball: Ball, changed: Array, changed_ball: Ball) -> Array:
-    """The stored rows of a ball, with the recomputed rows of another ball in the places of those that both balls have."""
-    ops, places = ops_for(rows), np.searchsorted(changed_ball.keys, ball.keys)
-    places = np.minimum(places, len(changed_ball.keys) - 1)
-    is_changed = changed_ball.keys[places] == ball.keys
+    """The stored rows of a ball; nodes that are also in `changed_ball` get their recomputed rows, `changed`."""
+    ops, positions = ops_for(rows), np.searchsorted(changed_ball.keys, ball.keys)
+    positions = np.minimum(positions, len(changed_ball.keys) - 1)
+    is_changed = changed_ball.keys[positions] == ball.keys
     stored = len(changed_ball.keys) + np.arange(len(ball.keys))
-    return ops.take(ops.concat([changed, rows]), np.where(is_changed, places, stored))
+    return ops.take(ops.concat([changed, rows]), np.where(is_changed, positions, stored))

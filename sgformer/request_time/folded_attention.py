@@ -1,4 +1,4 @@
-"""The attention of known nodes as one product per row, for sums that many answers read. numpy only.
+"""The attention of known nodes as one product per row, for many answers from the same sums. numpy only.
 
 With Q~ = Q / |Q|, both parts of the attention (docs/mathematics.md section 1) are affine in Z0:
 

@@ -1,6 +1,6 @@
 """The request-time model: weights as plain arrays, on numpy, on torch (CUDA), or recorded as an ONNX graph.
 
-It computes everything that is row-wise. What combines rows is in `sums` (attention) and `extension` (propagation). This
+It computes everything that is row-wise. Code that combines rows is in `sums` (attention) and `extension` (propagation). This
 module never imports torch.
 """
 
@@ -90,7 +90,7 @@ class InferenceModel:
         return states, ops.relu(graph_states) if config.gnn_input == "own" else graph_states
 
     def project(self, states: Array, *names: str) -> list[Array]:
-        """Computes those of "query", "key" and "value" that are named, from Z0 rows: each (n, heads, hidden).
+        """Computes the named ones of "query", "key" and "value" from Z0 rows: each (n, heads, hidden).
 
         With `row` normalisation queries and keys are unit rows. Without a value map the values are Z0 itself (n, 1, hidden).
         """
@@ -114,9 +114,7 @@ class InferenceModel:
         return replace(sums, key_value=sums.key_value @ weight + sums.key[:, :, None] * bias)
 
     def feature_norms(self) -> NDArray[np.float64]:
-        """For every raw feature, the length of the vector that one unit of it adds to the inputs of both branches. numpy
-        only.
-        """
+        """The length of the vector that one unit of each raw feature adds to the inputs of both branches. numpy only."""
         weights: list[Any] = [part.weight for part in (self._input, self._graph_input) if part is not None]
         squares = sum(np.square(weight, dtype=np.float64).sum(axis=1) for weight in weights)
         scale = 1.0 if self._feature_scale is None else self._feature_scale
@@ -152,7 +150,7 @@ class InferenceModel:
         return self.answer(inputs, sums.attend(query, value), graph_states)
 
     def attention(self, sums: AttentionSums) -> Callable[[Array], Array]:
-        """The attention of rows that the sums include, from their Z0: for many calls with the same sums. numpy only."""
+        """The attention as a function of Z0 rows that the sums include, for many calls with the same sums. numpy only."""
         if sums.normalization == "frobenius":
             return fold_attention(sums, self._projections["query"], self._projections.get("value"), self.dtype)
         return lambda inputs: sums.attend(*self.project(inputs, "query", "value"))
@@ -172,8 +170,8 @@ def checked_ids(nodes: Any, num_nodes: int) -> Indices:
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise UnknownNodeError(f"nodes are {ids.dtype} with {ids.ndim} dimension(s), expected a list of integer ids")
     if ids.size and (np.minimum.reduce(ids) < 0 or np.maximum.reduce(ids) >= num_nodes):
-        bad = ids[(ids < 0) | (ids >= num_nodes)][0]
-        raise UnknownNodeError(f"node {bad} is not in the graph, expected ids from 0 to {num_nodes - 1}", int(bad))
+        unknown = ids[(ids < 0) | (ids >= num_nodes)][0]
+        raise UnknownNodeError(f"node {unknown} is not in the graph, expected ids from 0 to {num_nodes - 1}", int(unknown))
     return ids.astype(np.int64, copy=False)
 
 

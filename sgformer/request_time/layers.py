@@ -71,10 +71,10 @@ class GraphLayer:
     activation: bool
     residual: bool
     reads: int | None
-    """The layer whose states it reads (`weights.layer_reads`)."""
+    """The layer whose states are the argument `own` (`weights.layer_reads`)."""
 
     def __call__(self, aggregate: Array, own: Array | None) -> Array:
-        """`own` holds the states of the same nodes after the layer `reads`; it may be None if that is None."""
+        """`own` holds the states of the same nodes after the layer `reads`; it may be None if `reads` is None."""
         ops = ops_for(aggregate)
         out = self.affine(aggregate)
         if self.initial_weight is not None:

@@ -1,7 +1,7 @@
 """The forward over the neighbourhood of some nodes, from their inputs: it reads no stored state of a layer and no aggregate.
 
-It is slower than `known` and `extend`, and shares only the row-wise layers with them. Shadow verification uses it to check
-their answers.
+It is slower than `known` and `extend`, and shares only the row-wise layers and the attention with them. Shadow verification
+uses it to check their answers.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class LocalGraph:
     rows: Indices
     """Rows of the graph, ascending."""
     receivers: Indices
-    """The receiving node of every link, ascending. A link is one direction of an edge, or a self-loop. A node that receives
-    has all of its links here."""
+    """The receiving node of every link, ascending. A link is one direction of an edge, or a self-loop. A receiving
+    node has all of its links here."""
     senders: Indices
     """The sending node of every link."""
     degrees: Indices
@@ -95,8 +95,8 @@ def local_answers(
 
 
 def _propagate(model: InferenceModel, around: LocalGraph, initial: Array) -> Array:
-    """The output of the GCN. The states of a row at distance r of an answered node are right up to layer L - r; later ones
-    are not read.
+    """The output of the GCN. The states of a row at distance r of an answered node are right up to layer L - r; its states
+    of later layers are not read.
     """
     receivers, starts = np.unique(around.receivers, return_index=True)
     root = np.sqrt(around.degrees)[:, None]

@@ -53,7 +53,7 @@ class Links:
 
     @classmethod
     def grouped(cls, targets: Indices, sources: Indices, num_targets: int) -> Links:
-        # A stable sort, so that the order of the additions of a target, and so its bits, do not depend on the batch.
+        # Stable, so that the order in which the sources of a target are added, and so its bits, do not depend on the batch.
         order = np.argsort(targets, kind="stable")
         return cls(sources[order], run_starts(np.bincount(targets, minlength=num_targets)))
 
@@ -74,10 +74,10 @@ class Neighborhood:
     new_degrees: Indices
     """The degrees of the new nodes, with their self-loops."""
     into_new: Links
-    """The links into every new node. Sources are numbered: the new nodes, then the anchors."""
+    """The links into every new node. Sources are numbered in this order: the new nodes, the anchors."""
     into_layer: tuple[Links, ...]
-    """The links into the ball of each recomputed layer 1 .. L-1. Sources are numbered: the ball of the layer before, then
-    the new nodes."""
+    """The links into the ball of each recomputed layer 1 .. L-1. Sources are numbered in this order: the ball of the layer
+    before, the new nodes."""
 
     def ball(self, layer: int) -> Ball:
         return self.balls[radius(layer, len(self.into_layer) + 1)]
@@ -134,7 +134,7 @@ class Neighborhood:
 def _links_between(
     balls: list[Ball], steps: list[tuple[Indices, Indices]], adjacency: NeighborLists, source: int, target: int
 ) -> tuple[Indices, Indices]:
-    """(targets, sources) of all edges and self-loops from the ball of radius `source` into that of radius `target`."""
+    """(targets, sources) of all edges and self-loops from the ball of radius `source` into the ball of radius `target`."""
     if source != target:
         inner, outer = steps[min(source, target)]
         return (outer, inner) if target > source else (inner, outer)
@@ -160,7 +160,7 @@ def _ball(keys: Indices, adjacency: NeighborLists, anchors: Indices, added_degre
 
 
 def _expand(ball: Ball, adjacency: NeighborLists) -> tuple[Indices, tuple[Indices, Indices]]:
-    """The keys of the next larger ball, and the edges and self-loops between the two (positions in this ball, in that)."""
+    """The keys of the next larger ball, and the edges and self-loops from this ball to it, as positions in both."""
     inner = np.repeat(np.arange(len(ball.keys)), ball.degrees - 1)
     reached = ball.scenarios[inner] * adjacency.num_nodes + adjacency.neighbors(ball.nodes)
     keys, outer = np.unique(np.concatenate([ball.keys, reached]), return_inverse=True)
@@ -170,14 +170,14 @@ def _expand(ball: Ball, adjacency: NeighborLists) -> tuple[Indices, tuple[Indice
 def _edges_within(ball: Ball, adjacency: NeighborLists) -> tuple[Indices, Indices]:
     """Both directions of every edge inside the ball.
 
-    The neighbour list of a hub is not read: its edges are found in the lists of other nodes, or by bisection for two hubs.
+    The neighbour list of a hub is not read: its edges are found in other lists, or between two hubs by bisection.
     """
     sizes, is_hub = _sizes_and_hubs(ball)
     ordinary = np.flatnonzero(~is_hub & (sizes > 1))
     left = np.repeat(ordinary, ball.degrees[ordinary] - 1)
-    wanted = ball.scenarios[left] * adjacency.num_nodes + adjacency.neighbors(ball.nodes[ordinary])
-    right = np.minimum(np.searchsorted(ball.keys, wanted), len(ball.keys) - 1)
-    inside = ball.keys[right] == wanted if len(wanted) else np.zeros(0, dtype=bool)
+    keys = ball.scenarios[left] * adjacency.num_nodes + adjacency.neighbors(ball.nodes[ordinary])
+    right = np.minimum(np.searchsorted(ball.keys, keys), len(ball.keys) - 1)
+    inside = ball.keys[right] == keys if len(keys) else np.zeros(0, dtype=bool)
     left, right = left[inside], right[inside]
     to_hub = is_hub[right]
     hub_left, hub_right = _linked_pairs(np.flatnonzero(is_hub & (sizes > 1)), ball, adjacency)
@@ -191,13 +191,13 @@ def _sizes_and_hubs(ball: Ball) -> tuple[Indices, NDArray[np.bool_]]:
 
 
 def _search_costs(ball: Ball) -> Indices:
-    """The cost per node of `_edges_within`: its neighbour list, or for a hub a bisection per node of the ball."""
+    """The cost of `_edges_within` per node: the length of its list, or for a hub a bisection per node of its scenario."""
     sizes, is_hub = _sizes_and_hubs(ball)
     return np.where(sizes > 1, np.where(is_hub, BISECTION_COST * sizes, ball.degrees), 1)
 
 
 def _linked_pairs(members: Indices, ball: Ball, adjacency: NeighborLists) -> tuple[Indices, Indices]:
-    """The pairs of these members of the ball that have an edge, in both directions."""
+    """Both directions of every edge between these members of the ball, by bisection."""
     if len(members) < 2:
         return members[:0], members[:0]
     scenarios = ball.scenarios[members]
@@ -217,7 +217,7 @@ class _Budget:
         self._new, self._limit, self._spent = new, limit, 0
 
     def spend(self, scenarios: Indices, costs: Indices) -> None:
-        """Raises NeighborhoodTooLarge that names the most expensive new node."""
+        """Raises NeighborhoodTooLarge, which names the first new node of the most expensive scenario."""
         self._spent += int(costs.sum())
         if self._limit is not None and self._spent > self._limit:
             worst = int(np.argmax(np.bincount(scenarios, weights=costs)))

@@ -85,7 +85,7 @@ class NewNodes:
 
     @classmethod
     def merged(cls, requests: Sequence[NewNodes]) -> NewNodes:
-        """Merges requests into a batch. Each keeps its scenarios, so no answer changes."""
+        """Merges requests into a batch. Each request keeps its own scenarios, so no answer changes."""
         if len({request.num_nodes for request in requests}) != 1:
             raise NewNodeError("the requests are for graphs of different sizes, expected one graph per batch")
         nodes = np.cumsum([0] + [len(request) for request in requests])

@@ -18,7 +18,7 @@ _LANE_VALUES = 2**16
 
 
 def dropout(rows: Tensor, share: float, training: bool, relu: bool = False) -> Tensor:
-    """Sets `share` of the elements (to the nearest 1/65,536) to zero and scales the rest to keep the mean. ReLU is first."""
+    """Zeroes `share` of the elements (to the nearest 1/65,536), after the ReLU, and scales the rest to keep the mean."""
     if not training or share == 0:
         return F.relu(rows) if relu else rows
     dropped = min(max(1, round(share * _LANE_VALUES)), _LANE_VALUES - 1)

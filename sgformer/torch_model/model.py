@@ -43,8 +43,8 @@ class SGFormer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        wide, hidden, head_width = config.in_features, config.hidden, config.heads * config.hidden
-        self.input = nn.Linear(wide, hidden)
+        width, hidden, head_width = config.in_features, config.hidden, config.heads * config.hidden
+        self.input = nn.Linear(width, hidden)
         self.input_norm = nn.LayerNorm(hidden) if config.input_layer_norm else None
         self.query = nn.Linear(hidden, head_width, bias=config.qkv_bias)
         self.key = nn.Linear(hidden, head_width, bias=config.qkv_bias)
@@ -52,9 +52,9 @@ class SGFormer(nn.Module):
         self.attention_norm = nn.LayerNorm(hidden) if config.attention_layer_norm else None
         self.graph_input: nn.Linear | None = None
         if config.gnn_input == "own":
-            self.graph_input = nn.Linear(wide, hidden)
+            self.graph_input = nn.Linear(width, hidden)
         elif config.gnn_input == "features":
-            self.graph_input = nn.Linear(wide, hidden, bias=False)
+            self.graph_input = nn.Linear(width, hidden, bias=False)
             nn.init.xavier_uniform_(self.graph_input.weight)  # the weight of the first GCN layer
         self.graph_input_norm = graph_norm(config) if config.gnn_input == "own" else None
         self.graph_layers = nn.ModuleList(GraphConvolution(config, index) for index in range(config.layers))
@@ -63,8 +63,8 @@ class SGFormer(nn.Module):
         if not self._attends:
             self._freeze_attention()
         if config.feature_transform == "standard":
-            self.register_buffer("feature_mean", torch.zeros(wide))
-            self.register_buffer("feature_scale", torch.ones(wide))
+            self.register_buffer("feature_mean", torch.zeros(width))
+            self.register_buffer("feature_scale", torch.ones(width))
 
     def _freeze_attention(self) -> None:
         """For a model that is a GCN: DistributedDataParallel refuses trainable parameters that no step uses."""

@@ -42,8 +42,8 @@ class Propagation:
     def scaled(self, factors: torch.Tensor) -> Propagation:
         """This matrix with the weight of every edge times its factor, and the same diagonal.
 
-        `factors` has an entry per stored entry; of the two entries of an edge, that above the diagonal counts. So the result
-        is symmetric, as the backward pass needs it. For all rows of a graph only.
+        `factors` has a factor per stored entry; of the two factors of an edge, the one above the diagonal counts. So the
+        result is symmetric, as the backward pass requires. Only for a matrix of all rows of a graph.
         """
         indptr, indices = self.matrix.crow_indices(), self.matrix.col_indices()
         above = torch.repeat_interleave(torch.arange(len(indptr) - 1, device=indices.device), indptr.diff()) < indices
@@ -72,8 +72,8 @@ class PropagationRows:
         degrees: NDArray[np.int64] | None = None,
         first_column: int = 0,
     ) -> None:
-        """A range of the rows of a graph has more columns than rows: `degrees` are those of the nodes of all columns, and
-        `first_column` is the column of the first row.
+        """If `adjacency` has a range of the rows of a graph, which has more columns than rows: `degrees` are the degrees of
+        the nodes of all columns, and `first_column` is the column of the first row.
         """
         self._adjacency, self._first_column = adjacency, first_column
         self._dtype, self._device = dtype, device
@@ -81,20 +81,22 @@ class PropagationRows:
         self._rounded_root = torch.from_numpy(self._root).to(dtype).numpy()
 
     def neighbors(self, start: int, stop: int) -> NDArray[np.integer[Any]]:
-        """The columns of these rows that are not empty, ascending."""
+        """The columns in which these rows have entries, ascending."""
         first, last = self._adjacency.indptr[[start, stop]]
         return np.unique(self._adjacency.indices[first:last])
 
     def between(self, start: int, stop: int, columns: NDArray[np.integer[Any]] | None = None) -> Propagation:
-        """`columns`: those of `neighbors`, if the product is with the states of these nodes only."""
+        """These rows of P; with the `columns` of `neighbors`, for a product with the states of these nodes only."""
         indptr = self._adjacency.indptr[start : stop + 1]
         indices = self._adjacency.indices[indptr[0] : indptr[-1]]
         own = slice(start + self._first_column, stop + self._first_column)
         weights = np.repeat(self._rounded_root[own], np.diff(indptr))
         weights *= self._rounded_root[indices]
         values = torch.from_numpy(weights).to(self._device)
-        places, width = (indices, len(self._root)) if columns is None else (columns.searchsorted(indices), len(columns))
-        matrix = csr_tensor(indptr - indptr[0], places, values, width)
+        width = len(self._root)
+        if columns is not None:
+            indices, width = columns.searchsorted(indices), len(columns)
+        matrix = csr_tensor(indptr - indptr[0], indices, values, width)
         diagonal = torch.from_numpy(self._root[own] ** 2)[:, None].to(self._device, self._dtype)
         return Propagation(matrix, diagonal)
 
@@ -115,10 +117,8 @@ class SparseFeatures:
         """These rows with every stored value times its factor."""
         scaled = copy(self)
         values = self.matrix.values() * factors
-        scaled.matrix, scaled.transposed = (
-            with_values(self.matrix, values),
-            with_values(self.transposed, values[self._order]),
-        )
+        scaled.matrix = with_values(self.matrix, values)
+        scaled.transposed = with_values(self.transposed, values[self._order])
         return scaled
 
     def __matmul__(self, weight: torch.Tensor) -> torch.Tensor:
@@ -161,7 +161,7 @@ def rows_of(states: torch.Tensor, nodes: torch.Tensor | None) -> torch.Tensor:
 
 
 class _SomeRows(torch.autograd.Function):
-    """Without torch's sort of the indices in the backward pass, which is for repeated indices."""
+    """Indexing that does not sort the indices in its backward pass, as torch does in case they repeat."""
 
     @staticmethod
     def forward(ctx: Any, states: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:

@@ -115,6 +115,7 @@ def test_sparse_features_stay_sparse_and_raw_data_may_be_missing(tmp_path: Path)
         ("multilabel", 3, [np.nan, 1, 0], {"labels": [1], "classes": ["y"]}),
         ("multilabel", 3, [np.nan] * 3, {"labels": None, "classes": None}),
         ("regression", 1, [0.1], {"value": 0.1}),
+        ("regression", 1, [-1], {"value": -1.0}),
         ("regression", 1, [np.nan], {"value": None}),
         ("regression", 2, [1.5, np.nan], {"value": [1.5, None]}),
     ],
