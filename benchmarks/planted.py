@@ -1,4 +1,4 @@
-"""A graph whose labels are decided by three known edges per node, and a model of it: PyTorch Geometric's, with our copy."""
+"""A graph whose labels are decided by three known edges per node, and a model of it in PyTorch Geometric, with our copy."""
 
 from __future__ import annotations
 

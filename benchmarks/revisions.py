@@ -1,4 +1,4 @@
-"""Compares /predict of the present code with that of another revision and with the empty endpoint, in one run.
+"""Compares /predict of the present code with another revision and with the empty endpoint, in one run.
 
     python -m benchmarks.revisions 9efca01
 

@@ -5,7 +5,7 @@
 
 Every stage is a process of its own, in a control group with the memory limit of --memory, page cache included (as root;
 otherwise the limit is not set, and the output says so). A graph has 10 edges and 64 features per node. The last lines fit
-each stage with a straight line in the number of nodes, and give what 111 million nodes (ogbn-papers100M) need by this line.
+each stage with a straight line in the number of nodes, and extrapolate it to the 111 million nodes of ogbn-papers100M.
 Serving is compared with a graph of 10,000 nodes that is made and served in the same way: requests alternate in one run.
 
 --papers makes the files of ogbn-papers100M, in OGB's layout, for a graph with this share of its nodes, edges and labels.
@@ -169,7 +169,7 @@ def _anonymous(process: psutil.Process) -> int:
 
 @contextmanager
 def memory_limit(gigabytes: float) -> Iterator[Limit]:
-    """Yields a function that puts a process into a control group with this limit; None if this user may not make one."""
+    """Yields a function that puts a process into a control group with this limit; None if control groups cannot be made."""
     root = Path("/sys/fs/cgroup")
     legacy = (root / "memory").is_dir()
     group = (root / "memory" if legacy else root) / f"sgf_scale_{os.getpid()}"

@@ -33,7 +33,7 @@ class Dialect:
 
     path: str
     body: Callable[[bytes], bytes]
-    """Converts a `/predict` body to that of the server."""
+    """Converts a `/predict` body to the form of the server."""
     probabilities: Callable[[bytes], np.ndarray]
     """Reads the probabilities from a response."""
 
@@ -92,7 +92,7 @@ def running(
 
     Args:
         own_session: start the server in a new session. Linux divides the processors evenly between sessions, so the number
-            of processes of a server does not change its share. False: the server shares that of this process.
+            of processes of a server does not change its share. False: the server is in the session of this process.
         limit: called in the new process before the program starts.
     """
     environ = environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

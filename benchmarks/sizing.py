@@ -24,7 +24,7 @@ from benchmarks.workload import Bodies, new_node
 from training.data import datasets
 
 SECONDS, CONNECTIONS, SAMPLE_SECONDS = 10.0, 64, 0.2
-CALLERS = 16
+CLIENTS = 16
 """Connections of a closed loop: enough to saturate the worker, too few for a queue."""
 
 
@@ -35,16 +35,16 @@ def main() -> None:
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
         with service(store) as server:
             new, known = server.requests(new_digits()), server.requests(known_digits())
-            closed(server.port, new, CALLERS, 2.0)
+            closed(server.port, new, CLIENTS, 2.0)
             print("| load | in flight (mean) | CPU | p50 | p99 |\n|---|---|---|---|---|")
             for rate in (200, 500, 1000):
                 print_row(f"{rate:,} new nodes a second", server, new, rate)
-            print_row(f"{CALLERS} callers without a pause", server, new)
+            print_row(f"{CLIENTS} clients without pauses", server, new)
             print_row("1,000 requests a second for known nodes", server, known, 1000)
-            print_row(f"{CALLERS} callers without a pause, known nodes", server, known)
+            print_row(f"{CLIENTS} clients without pauses, known nodes", server, known)
             one_worker = describe_memory(server.pid)
         with service(store, workers="2") as server:
-            closed(server.port, server.requests(new_digits()), CALLERS, SECONDS)
+            closed(server.port, server.requests(new_digits()), CLIENTS, SECONDS)
             workers = [describe_memory(pid) for pid in descendants(server.pid)]
     print(f"one worker: {one_worker}; with SGF_WORKERS=2, each process: {', '.join(workers)}")
     print(f"training the demo: peak {peak / 1e6:.0f} MB")
@@ -55,7 +55,7 @@ def print_row(claim: str, server: Server, requests: Bodies, rate: float | None =
     before = server.cpu_seconds()
     with sampled_queue_depth(server.port) as depths:
         if rate is None:
-            measured = closed(server.port, requests, CALLERS, SECONDS)
+            measured = closed(server.port, requests, CLIENTS, SECONDS)
         else:
             measured = open_loop(server.port, Stream(requests, rate, connections=CONNECTIONS), SECONDS)
     cores = (server.cpu_seconds() - before) / measured.seconds

@@ -93,7 +93,9 @@ class Settings:
     host: str = _setting("127.0.0.1", "address to listen on; 0.0.0.0: all addresses", str)
     port: int = _setting(8000, "port to listen on; 0: any free port", _port)
     workers: int = _setting(1, "worker processes; they share the memory of the mapped snapshot", _count)
-    device: Device = _setting("auto", "cpu, cuda, or auto: cuda if there is a GPU; also of retraining jobs", _one_of(Device))
+    device: Device = _setting(
+        "auto", "cpu, cuda, or auto: cuda if there is a GPU; also for retraining jobs", _one_of(Device)
+    )
     backend: Backend = _setting("auto", "numpy, torch, onnx, or auto: numpy on a CPU, torch on CUDA", _one_of(Backend))
     poll_seconds: float = _setting(0.5, "interval at which a worker checks the store for a new live version", _seconds)
     max_body_bytes: int = _setting(8 * 2**20, "largest request body, after decompression", _count)
@@ -149,7 +151,7 @@ class Settings:
     compact_changes: int = _setting(
         50_000,
         "a job compacts the changes of the graph into a new version when this many nodes have changed, or a quarter of "
-        "them and at least 1,000; needs SGF_ADMIN_TOKEN; 0: only POST /admin/graph/compact does",
+        "all nodes and at least 1,000; needs SGF_ADMIN_TOKEN; 0: only POST /admin/graph/compact does",
         _from_zero,
     )
     cors_origins: tuple[str, ...] = _setting(

@@ -3,7 +3,7 @@
     sgf-train --recipe cora --activate                  a published data set with its recipe
     sgf-train --data graph.npz --hidden 128             your own graph (or a folder with nodes.csv and edges.csv)
     sgf-train check graph.npz                           what the data is and what is wrong with it; trains nothing
-    sgf-train import tables/ graph/                     a graph folder of tables that exceed memory; then --data graph/
+    sgf-train import tables/ graph/                     a graph folder from tables that exceed memory; then --data graph/
     sgf-train tune --data graph.npz --out mine.toml     search settings by validation; then --recipe mine.toml
     sgf-train refresh --data graph.npz --activate       publish the live weights over a graph that has grown, no training
     sgf-train table medium                              a table of the paper, beside baselines and published figures
@@ -39,7 +39,9 @@ TUNE_HELP = """Search settings by validation scores and write the best as a reci
 The trials are stored: the same command continues a stopped search, and several processes (--jobs) may share one. Ctrl-C
 and --at-most end the search with a recipe."""
 CHECK_HELP = "Print what the data is, what training would do with it, and what is wrong with it. Nothing is trained."
-IMPORT_HELP = "Make a graph folder of data that may exceed memory. --data of the other commands reads it without loading it."
+IMPORT_HELP = (
+    "Make a graph folder from data that may exceed memory. --data of the other commands reads it without loading it."
+)
 REFRESH_HELP = "Publish a version's weights over new data, without training."
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -71,7 +73,7 @@ def train_parser() -> CommandParser:
 
 
 def _imported(module: str, function: str) -> Run:
-    """The function of a command, imported when it is called: torch takes seconds, for which the help must not wait."""
+    """The function of a command, imported when it is called: importing torch takes seconds, and `--help` must not wait."""
     return lambda options, events: int(getattr(_import(f"training.{module}"), function)(options, events))
 
 

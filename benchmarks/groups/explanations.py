@@ -1,4 +1,4 @@
-"""Explanations of a graph in which known edges decide the labels: the share that name these edges, and the time of one.
+"""Explanations of a graph in which known edges decide the labels: the share that name these edges, and their CPU time.
 
 Compared with PyTorch Geometric's GNNExplainer on the same weights. Times are CPU seconds of this process.
 """

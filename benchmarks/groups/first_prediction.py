@@ -79,7 +79,7 @@ def serve_and_ask(folder: Path) -> tuple[float, float, dict[str, Any]]:
 
 
 def run(folder: Path, program: str, *words: str) -> float:
-    """The seconds that it takes. Raises SystemExit with what it printed if it fails."""
+    """Runs a program and returns its seconds. Raises SystemExit with its error output if it fails."""
     start = time.perf_counter()
     done = subprocess.run([program, *words], cwd=folder, env=environment(), capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""The live graph over HTTP: what a commit costs, how many fit into a second, and what they cost the answers beside them.
+"""The live graph over HTTP: the latency of a commit, commits per second, and the latency of answers beside commits.
 
 All commits are durable: the log is a file, and every group of commits is flushed. The model has two layers.
 """
@@ -37,7 +37,7 @@ READERS, WRITERS = 1000, 100
 """Numbers of connections."""
 BESIDE_ROUNDS, BESIDE_SECONDS = 5, 10.0
 SHARES = (0.5, 0.25)
-"""Of the capacity for known nodes while nothing changes. Answers are then kept; beside commits, each one is computed."""
+"""Of the capacity for known nodes without commits, when computed logits are kept. Beside commits, each one is computed."""
 
 
 def one_commit() -> list[Result]:

@@ -55,7 +55,7 @@ def measure_hub_neighbours() -> list[Result]:
     graph = graphs.debian_trixie()
     two, three = _summarize_graph(graph, layers=2), _summarize_graph(graph, layers=3)
     times = time_in_turns({"ordinary": two.ask(), "hub": two.ask(hub=True)}, rounds=1_000, warmups=50)
-    # Not in turns with the others: it evicts the CPU caches, and the next measurement would be slower.
+    # Not in turns with the others: a run with 3 layers evicts the CPU caches, and the next run would be slower.
     times |= time_in_turns({"deep": three.ask(hub=True)}, rounds=200, warmups=5)
     max_degree = int(graph.adjacency.all_degrees().max())
     claim = f"exact new node, degree 10, 2 layers: one neighbour a hub of {max_degree:,} edges, against ordinary neighbours"

@@ -1,4 +1,4 @@
-"""What a snapshot of a million nodes costs: to publish (memory), to open (memory), to verify (against sha256sum).
+"""The cost of a snapshot of a million nodes: memory to publish it, memory to open it, time to verify it (sha256sum).
 
 python -m benchmarks.groups.store publish STORE       publishes, and prints its peak memory
 python -m benchmarks.groups.store open STORE          opens, replays the probes, prints a line; at the next line of input,

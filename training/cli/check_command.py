@@ -56,7 +56,7 @@ def check_data(options: CheckOptions, _events: EventWriter) -> int:
 
 
 def _facts_without_labels(options: CheckOptions) -> DataFacts | None:
-    """The facts about the graph alone; None if it cannot be read, either, also with missing cells filled in."""
+    """The facts about the graph alone; None if it cannot be read either, even with missing cells filled in."""
     if options.data is None or options.data is LIVE:
         return None
     for reading in (options.reading, replace(options.reading, impute="mean")):  # to count all missing cells

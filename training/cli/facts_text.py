@@ -38,7 +38,7 @@ SCALINGS = {"none": "used as they are", "row": "every row divided by its sum", "
 
 
 def facts_text(facts: DataFacts, warnings: Sequence[Finding], *, tables: bool = True) -> str:
-    """Everything, or without `tables` the part that is printed before a training."""
+    """All facts, or without `tables` the part that is printed before a training."""
     sections = [_summary(facts)]
     if tables:
         sections += [_column_table(facts.features), _class_table(facts.labels)]
@@ -47,7 +47,7 @@ def facts_text(facts: DataFacts, warnings: Sequence[Finding], *, tables: bool = 
 
 
 def print_facts(options: Options, data: LabelledGraph, scaling: ScalingChoice) -> None:
-    """Prints the facts before a training to standard error, unless the options say that there is no progress."""
+    """Prints the facts before a training to standard error, unless --json or --quiet is given."""
     if not options.json and not options.quiet:
         facts = DataFacts.of(data, scaling.transform, scaling.reason)
         sys.stderr.write(facts_text(facts, findings(facts), tables=False) + "\n\n")

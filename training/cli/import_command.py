@@ -1,4 +1,4 @@
-"""`sgf-train import`: makes a graph folder of data that may exceed memory."""
+"""`sgf-train import`: makes a graph folder from data that may exceed memory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class StageBar:
         if self._bar is None or self._bar.desc != stage:
             self.close()
             self._bar = tqdm(total=total, desc=stage, bar_format=BAR, unit_scale=True, disable=self._disable)
-            self._bar.desc = stage  # also if it is disabled
+            self._bar.desc = stage  # a disabled bar does not set it
         self._bar.update(done - self._bar.n)
 
     def close(self) -> None:

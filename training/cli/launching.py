@@ -22,7 +22,7 @@ from training.cli.threads import limit_threads
 PR_SET_PDEATHSIG = 1
 LOWEST_PRIORITY = 19
 PUBLISHED = "a version is published completely or not at all (sgf-models list)"
-"""Of rank 0, which may be killed after it has published a version."""
+"""Said if rank 0 was killed: it may have published a version before."""
 RESUME = "the same command with --resume continues a training from its last checkpoint"
 
 
@@ -32,7 +32,7 @@ def is_launched() -> bool:
 
 
 def follow_launcher() -> None:
-    """Call this in a process that torchrun has started. The process dies with torchrun, and yields as torchrun does.
+    """Call this in a process that torchrun has started. The process dies with torchrun, and runs at its priority.
 
     torchrun starts every process in a session of its own, which a signal to the process group of torchrun does not reach,
     and to which Linux gives as much CPU time as to any other session (autogroup).
@@ -98,8 +98,10 @@ def only_first_prints() -> Iterator[None]:
 
 
 def report(error: object) -> None:
-    """Prints an error. All processes of a machine find the same mistakes of a user, and its first process prints them: the
-    data may be missing on one machine only. Errors that one process alone can have are always printed.
+    """Prints an error.
+
+    All processes of a machine find the same errors of a user, and the first process of each machine
+    prints them: data may be missing on one machine only. Errors that a single process can have are always printed.
     """
     if is_first():
         print_error("sgf-train", error)

@@ -47,20 +47,20 @@ SETTINGS: dict[str, tuple[str, str]] = {
     "seed": ("--seed", "the same seed gives the same model"),
     "gnn_input": ("--gnn-input", "the input of the GCN"),
     "gnn_norm": ("--gnn-norm", "norm after the weights of a GCN layer"),
-    "gnn_layer_residual": ("--gnn-layer-residual", "true: a GCN layer adds the layer before"),
+    "gnn_layer_residual": ("--gnn-layer-residual", "true: a GCN layer adds the output of the previous layer"),
     "gnn_plain_last": ("--gnn-plain-last", "true: the last GCN layer has no norm, activation, dropout or residual"),
     "value_map": ("--value-map", "true: the values of the attention are a linear map"),
     "attention_residual": ("--attention-residual", "weight of the attention beside its input, in [0, 1]; 1: no residual"),
     "input_layer_norm": ("--input-layer-norm", "true: a layer norm in the input layer"),
     "attention_layer_norm": ("--attention-layer-norm", "true: a layer norm after the attention"),
-    "feature_transform": ("--feature-transform", "scaling of the features; auto: chosen by what they are"),
+    "feature_transform": ("--feature-transform", "scaling of the features; auto: chosen by their kind"),
 }
 """Settings that a recipe may set and a flag may override: flag, help."""
 DATASET_HELP = f"one of {', '.join(dataset_descriptions())}"
 ACTIVATE_HELP = "make the new version live: always (also if no value is given), or if_better than the live version"
 KEEP_HELP = (
-    "remove older versions, but not the newest N, the live one and the roll-back target (default: remove only versions that "
-    "--activate if_better did not activate)"
+    "remove older versions, but not the newest N, the live version and the roll-back target (default: remove only versions "
+    "that --activate if_better did not activate)"
 )
 DATA_HELP = "graph.npz, or folder of CSV or parquet files, or graph folder (sgf-train import)"
 LIVE_HELP = "; or live: the graph of the live version with all changes since"
@@ -85,7 +85,7 @@ def split_or_shares(text: str) -> int | tuple[float, float, float]:
         message = f"{text!r}, expected the number of a split, or shares such as 0.5/0.25/0.25"
         raise argparse.ArgumentTypeError(message) from None
     if min(train, validation, test) < 0 or train == 0 or validation == 0 or abs(train + validation + test - 1) > 1e-6:
-        raise argparse.ArgumentTypeError(f"{text!r}: shares must add up to 1, and those of training and validation not be 0")
+        raise argparse.ArgumentTypeError(f"{text!r}: shares must add up to 1, with more than 0 for training and validation")
     return train, validation, test
 
 
@@ -130,7 +130,7 @@ DEVICE: dict[str, Any] = {"choices": get_args(Device), "default": default_device
 
 
 class OldName(argparse.Action):
-    """A flag that has a new name, which is that of its destination."""
+    """A deprecated flag. Its new name is the name of its destination."""
 
     def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, flag: str | None = None) -> None:
         sys.stderr.write(f"sgf-train: {flag} is deprecated, use --{self.dest.replace('_', '-')}\n")
@@ -138,7 +138,7 @@ class OldName(argparse.Action):
 
 
 class Flag:
-    """How an option is given. Its name, and the type or choices, follow from the field unless they are stated here.
+    """The flag of an option. Its name, and the type or choices, follow from the field unless they are stated here.
 
     Args:
         one_of: flags with the same text exclude each other.
@@ -180,7 +180,7 @@ class Options:
     only_while: Path | None = None
     processes: int = 1
     device: str = "cpu"
-    """Of `Device`; when a command runs, the device of its process."""
+    """A `Device`; while a command runs, the device of its process."""
     jobs: int = 1
 
     @property

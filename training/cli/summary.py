@@ -16,7 +16,7 @@ from training.fit.loop import TrainedModel
 
 
 def summarize_run(data: LabelledGraph, trained: TrainedModel, seconds: float) -> dict[str, Any]:
-    """The result of a training. The caller adds what was chosen before it: `features` and `defaults`."""
+    """The result of a training. The caller adds the choices that were made before it: `features` and `defaults`."""
     return {
         "dataset": data.name,
         "nodes": data.graph.num_nodes,

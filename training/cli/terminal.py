@@ -48,7 +48,7 @@ def read_data(options: DataOptions, dataset: str, live: Manifest | None = None) 
     """Reads the data that options name, and says on stderr what was assumed about it.
 
     Args:
-        live: of the live version of the model; without flags about tables, they are read as for this version.
+        live: the manifest of the live version of the model; without flags about tables, tables are read as for this version.
     """
     if not options.data and options.reading != Reading():
         raise ConfigError(f"{options.reading}: for your own tables (--data), not for a data set")
@@ -58,7 +58,7 @@ def read_data(options: DataOptions, dataset: str, live: Manifest | None = None) 
 
 
 def chosen_reading(options: ReadingOptions, earlier: Manifest | None) -> tuple[Reading, FeatureSchema | None]:
-    """The flags, or without any of them those of an earlier version, with its schema."""
+    """The flags about tables, or if none is given the flags and the schema of an earlier version."""
     if options.reading != Reading() or earlier is None or earlier.reading is None:
         return options.reading, None
     reading = Reading.from_json(earlier.reading)
@@ -68,7 +68,7 @@ def chosen_reading(options: ReadingOptions, earlier: Manifest | None) -> tuple[R
 
 
 def live_manifest(store: Store, model: str) -> Manifest | None:
-    """Of the live version of a model; None if there is none, or if it is damaged, so that a training can replace it."""
+    """The manifest of the live version; None if there is none, or if it is damaged, so that a training can replace it."""
     try:
         versions = store.model(model)
         live = versions.live()
@@ -76,7 +76,7 @@ def live_manifest(store: Store, model: str) -> Manifest | None:
     except UnknownModel:
         return None
     except StoreError as error:
-        sys.stderr.write(f"the live version of {model} cannot be read, nor how its tables were read: {error}\n")
+        sys.stderr.write(f"the live version of {model} cannot be read, and its rules for tables are not used: {error}\n")
         return None
 
 
@@ -89,7 +89,7 @@ def model_name(options: DataOptions, store: Store, dataset: str) -> str:
 
 
 def live_settings(store: Store, model: str) -> dict[str, Any]:
-    """Those of the live version, which a training on its graph keeps unless a recipe or a flag changes them."""
+    """The settings of the live version, which a training on its graph keeps unless a recipe or a flag changes them."""
     manifest = live_manifest(store, model)
     stored = {} if manifest is None else manifest.config.to_dict() | dict(manifest.training)
     return {setting: stored[setting] for setting in MODEL_SETTINGS | TRAINING_SETTINGS if setting in stored}
@@ -97,7 +97,7 @@ def live_settings(store: Store, model: str) -> dict[str, Any]:
 
 @contextmanager
 def open_live_data(store: Store, model: str) -> Iterator[CurrentData]:
-    """Yields the live graph of a model: all processes of a run have that of rank 0, also while it changes.
+    """Yields the live graph of a model: all processes of a run have the graph that rank 0 has read, also while it changes.
 
     The live version stays open, so the changes after it stay in the log until the caller has published them.
     """
@@ -110,7 +110,7 @@ def open_live_data(store: Store, model: str) -> Iterator[CurrentData]:
 
 @contextmanager
 def open_training_data(options: DataOptions, store: Store, model: str, dataset: str) -> Iterator[LabelledGraph]:
-    """Reads the data that options name, for a model. Without flags about tables, they are read as for the live version."""
+    """Reads the data that options name, for a model. Without flags about tables, tables are read as for the live version."""
     if options.data is not LIVE:
         yield read_data(options, dataset, live_manifest(store, model))
         return

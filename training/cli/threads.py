@@ -12,7 +12,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 def limit_threads(processes: int = 1) -> None:
     """Sets the variables that torch reads when it is imported, unless they are set.
 
-    By default its threads spin, and on a busy machine take the cores of those they wait for.
+    By default the threads of torch spin while they wait, and on a busy machine take the cores of the threads they wait for.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if processes > 1 or available_cpus() < len(os.sched_getaffinity(0)):
@@ -20,7 +20,7 @@ def limit_threads(processes: int = 1) -> None:
 
 
 def available_cpus(cgroups: Path = CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
-    """By the affinity of the process and the CPU quota of its control groups, which torch does not read.
+    """The CPUs by the affinity of the process and by the CPU quota of its control groups, which torch does not read.
 
     A container with 2 CPUs of a machine with 64 would otherwise start 64 threads, which the kernel stops for most of the
     time while others wait for them.

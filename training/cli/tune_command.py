@@ -39,8 +39,8 @@ def tune_settings(options: TuneOptions, _events: EventWriter) -> int:
         begin = read_recipe(options.begin).settings if options.begin else None
         search = Search(folds, settings, study, stop, begin, options.device)
         with _helpers(options, settings, dataset, study, start):
-            search.run_trials(options.trials, _shower(options, options.trials))
-        best = search.choose(_announce(options))
+            search.run_trials(options.trials, _trial_printer(options, options.trials))
+        best = search.choose(_finalists_printer(options))
     write_recipe(options.out, Recipe(options.out.stem, str(options.data or dataset), best.settings, _note(best, folds)))
     result = {"recipe": str(options.out), "settings": best.settings, "validation": best.score, "trials": best.trials}
     score = "the defaults, because no trial was complete" if best.score is None else _score(best, folds)
@@ -49,13 +49,14 @@ def tune_settings(options: TuneOptions, _events: EventWriter) -> int:
 
 
 def search_settings(options: DataOptions, data: LabelledGraph, trials: int, fixed: dict[str, Any]) -> SearchResult:
-    """Searches the settings that are not fixed, before a training. Ctrl-C ends the command: nothing would be trained with
-    settings that were not chosen.
+    """Searches the settings that are not fixed, before a training.
+
+    Ctrl-C ends the command without a training, because no settings have been chosen.
     """
     with stop_signals() as received:
         search = Search([data], fixed, stop=lambda: ABORT if received else 0, device=options.device)
-        search.run_trials(trials, _shower(options, trials))
-        return search.choose(_announce(options))
+        search.run_trials(trials, _trial_printer(options, trials))
+        return search.choose(_finalists_printer(options))
 
 
 @contextmanager
@@ -70,7 +71,9 @@ def _open_folds(options: TuneOptions, dataset: str) -> Iterator[list[LabelledGra
 
 
 def _stop_level(received: list[int], start: float, seconds: int | None) -> StopLevel:
-    """Ctrl-C ends the trials, and a second one the runs of the best; so does time. SIGTERM ends the command."""
+    """Ctrl-C, or TRIALS_SHARE of the time, ends the trials; a second Ctrl-C, or all of the time, also ends the runs of the
+    finalists. SIGTERM ends the command.
+    """
 
     def level() -> int:
         pressed = sum(1 if number == signal.SIGINT else ABORT for number in received)
@@ -104,18 +107,18 @@ def _help(options: TuneOptions, settings: dict[str, Any], dataset: str, study: P
     follow_launcher()
     with _open_folds(options, dataset) as folds, stop_signals() as received:
         search = Search(folds, settings, study, _stop_level(received, start, options.at_most), device=options.device)
-        search.run_trials(options.trials, _shower(options, options.trials))
+        search.run_trials(options.trials, _trial_printer(options, options.trials))
 
 
-def _shower(options: DataOptions, trials: int) -> Any:
-    return lambda number, score: _show(options, f"trial {number} of {trials}: validation {score:.4f}")
+def _trial_printer(options: DataOptions, trials: int) -> Any:
+    return lambda number, score: _print_progress(options, f"trial {number} of {trials}: validation {score:.4f}")
 
 
-def _announce(options: DataOptions) -> Any:
-    return lambda count: _show(options, f"the best {count} once more, {FINAL_RUNS} runs each")
+def _finalists_printer(options: DataOptions) -> Any:
+    return lambda count: _print_progress(options, f"the best {count} once more, {FINAL_RUNS} runs each")
 
 
-def _show(options: DataOptions, text: str) -> None:
+def _print_progress(options: DataOptions, text: str) -> None:
     if not options.json and not options.quiet:
         sys.stderr.write(f"{text}\n")
 

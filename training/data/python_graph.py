@@ -98,7 +98,7 @@ def pyg_arrays(data: Any) -> Arrays:
 def _source_arrays(graph: Any, x: Any, y: Any, node_ids: Any, class_names: list[str] | None) -> Arrays:
     if hasattr(graph, "nodes") and hasattr(graph, "is_multigraph"):
         if node_ids is not None:
-            raise DataError("node_ids: a graph of NetworkX has ids, its nodes")
+            raise DataError("node_ids: a graph of NetworkX has ids already: its nodes")
         return _networkx_arrays(graph, x, y, class_names)
     if _is_names(x) or isinstance(y, str):
         raise DataError("names of attributes are for graphs of NetworkX, expected arrays for x and y")

@@ -85,7 +85,7 @@ def _hash_fractions(keys: NDArray[Any], seed: int) -> NDArray[np.float64]:
 def per_class_split(
     labels: NDArray[np.int64], seed: int, per_class: int = 20, validation: int = 500, test: int = 1000
 ) -> Split:
-    """`per_class` random nodes of every class train; of the others `validation` validate and `test` test.
+    """`per_class` random training nodes of every class; `validation` and `test` nodes are drawn from the others.
 
     Uses torch's generator in the order of the authors' code, so that their `--seed` gives the same split here.
     """

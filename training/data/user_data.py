@@ -118,7 +118,7 @@ def _read_source(
         return _user_graph(path, tables, reading), Labels(labels, tables.split(), task, class_names)
     refuse_flags(path, reading, schema)
     npz = _with_hint(read_labelled_file, path, task, feature_maker(structural))
-    labels = _needed_labels(path, npz.labels)
+    labels = _require_labels(path, npz.labels)
     return _npz_graph(path, npz.file, structural), Labels(labels, npz.split, npz.task, npz.file.class_names)
 
 
@@ -129,10 +129,10 @@ def _folder_labels(folder: GraphFolder, path: Path, task: Task | None) -> tuple[
         raise DataError(f"{path.name} was imported without labels: training needs labels")
     if task not in (None, imported):
         raise DataError(f"{path.name} was imported for {imported}: import the data again with --task {task}")
-    return _needed_labels(path, folder.labels), imported
+    return _require_labels(path, folder.labels), imported
 
 
-def _needed_labels(path: Path, labels: NDArray[Any] | None) -> NDArray[Any]:
+def _require_labels(path: Path, labels: NDArray[Any] | None) -> NDArray[Any]:
     if labels is None:
         raise DataError(f"{path.name} has no array y: training needs labels")
     if labels.dtype.kind == "i" and len(np.unique(labels[labels >= 0])) == 1:
@@ -144,7 +144,7 @@ def read_user_graph(path: Path, reading: Reading | None = None, schema: FeatureS
     """Reads a graph without labels, for published weights.
 
     Args:
-        schema: of the features that the weights read; tables must have exactly these.
+        schema: of the features that the weights read; tables must have exactly these features.
     """
     path = source_of(path)
     if is_graph_folder(path):
@@ -158,7 +158,7 @@ def read_user_graph(path: Path, reading: Reading | None = None, schema: FeatureS
 
 
 def source_of(path: Path) -> Path:
-    """The file or folder to read: a folder that holds graph.npz stands for it.
+    """The file or folder to read: for a folder that holds graph.npz, this file.
 
     Raises DataError if there is none.
     """

@@ -1,4 +1,4 @@
-"""Scores that a model should beat: of the training labels alone, and of a linear model of the features without the graph."""
+"""Baselines that a model should beat: the training labels alone, and a linear model of the features without the graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from training.data.labelled import TEST, TRAIN, VALIDATION, LabelledGraph
 from training.fit import tasks
 
 MAX_WORK = 250_000_000
-"""Stored feature values of training and scored nodes, times outputs, up to which a linear model takes about ten seconds."""
+"""The largest work of a linear model, about ten seconds: stored feature values of training and scored nodes x outputs."""
 MAX_ITERATIONS = 100
 UNSEEN = -1e9
 """The logit of a class that no training node has."""
@@ -34,7 +34,7 @@ def baselines(data: LabelledGraph, transform: FeatureTransform, metrics: Iterabl
     """Scores the baselines on the test nodes, or on the validation nodes if there are no test nodes.
 
     Args:
-        transform: that of the model; the linear model reads standardised features if the model does.
+        transform: the transform of the model; the linear model reads standardised features if the model does.
     """
     scored = data.nodes(TEST) if len(data.nodes(TEST)) else data.nodes(VALIDATION)
     names = list(metrics)
@@ -74,9 +74,9 @@ def _why_infeasible(data: LabelledGraph, scored: int) -> str | None:
 def _linear_logits(data: LabelledGraph, transform: FeatureTransform, scored: NDArray[np.int64]) -> NDArray[np.float64]:
     """Logistic regression, one per column of multi-label data; ridge regression for values."""
     rows = as_matrix(data.graph.features)
-    known, scored_rows, labels = rows[data.nodes(TRAIN)], rows[scored], data.labels[data.nodes(TRAIN)]
+    train_rows, scored_rows, labels = rows[data.nodes(TRAIN)], rows[scored], data.labels[data.nodes(TRAIN)]
 
-    def fitted(features: Any, targets: NDArray[Any]) -> Any:
+    def fit_model(features: Any, targets: NDArray[Any]) -> Any:
         scale = StandardScaler(with_mean=not issparse(rows)) if transform == "standard" else MaxAbsScaler()
         model = Ridge() if data.task == "regression" else LogisticRegression(max_iter=MAX_ITERATIONS)
         with warnings.catch_warnings():
@@ -84,29 +84,29 @@ def _linear_logits(data: LabelledGraph, transform: FeatureTransform, scored: NDA
             return make_pipeline(scale, model).fit(features, targets)
 
     if data.task == "multiclass":
-        model = fitted(known, labels)
+        model = fit_model(train_rows, labels)
         logits = np.full((len(scored), data.num_outputs), UNSEEN)
         logits[:, model.classes_] = _decisions(model, scored_rows)
         return logits
     columns = labels.reshape(len(labels), -1).T
     constant = _constant_logits(data)
-    answers = [_column_logits(fitted, known, column, scored_rows, data.task) for column in columns]
+    answers = [_column_logits(fit_model, train_rows, column, scored_rows, data.task) for column in columns]
     return np.stack([np.full(len(scored), constant[n]) if a is None else a for n, a in enumerate(answers)], axis=1)
 
 
 def _column_logits(
-    fitted: Callable[[Any, NDArray[Any]], Any], known: Any, column: NDArray[Any], scored_rows: Any, task: Task
+    fit_model: Callable[[Any, NDArray[Any]], Any], train_rows: Any, column: NDArray[Any], scored_rows: Any, task: Task
 ) -> NDArray[np.float64] | None:
-    """The answers of a model of one column; None if its labels do not allow one."""
+    """The logits of a linear model of one column of labels; None if the column has fewer than two values."""
     labelled = np.flatnonzero(~np.isnan(column))
     if len(np.unique(column[labelled])) < 2:
         return None
-    model = fitted(known[labelled], column[labelled])
+    model = fit_model(train_rows[labelled], column[labelled])
     logits = model.predict(scored_rows) if task == "regression" else model.decision_function(scored_rows)
     return np.asarray(logits, dtype=np.float64)
 
 
 def _decisions(model: Any, rows: Any) -> NDArray[np.float64]:
-    """One column per class; scikit-learn gives a single one for two classes."""
+    """One column per class; scikit-learn gives a single column for two classes."""
     decisions = np.asarray(model.decision_function(rows), dtype=np.float64)
     return np.stack([-decisions / 2, decisions / 2], axis=1) if decisions.ndim == 1 else decisions

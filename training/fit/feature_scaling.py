@@ -34,7 +34,7 @@ class ScalingChoice:
 
 
 def is_table(features: FeatureRows) -> bool:
-    """Whether the features are the columns of a table: numbers, or a few of 0 and 1. Else they are words."""
+    """Whether the features are the columns of a table: numbers, or fewer than MIN_WORDS columns of 0 and 1; not words."""
     columns = _Columns.of(features)
     return not columns.are_words and (not columns.is_binary or len(columns.filled) < MIN_WORDS)
 

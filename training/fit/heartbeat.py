@@ -29,7 +29,7 @@ class Heartbeat:
     def __init__(self, rank: int, size: int) -> None:
         self._rank, self._stopped, now = rank, threading.Event(), time.monotonic()
         self._counts, self._seen_at = [0] * size, [now] * size
-        """Of every rank: the last count of heartbeats, and when it changed; that of this rank, if the store answers."""
+        """Of every rank: the last count of heartbeats, and when it changed. This rank's changes while the store answers."""
         self._is_done = False
         self._beating = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._beating.start()
@@ -49,7 +49,7 @@ class Heartbeat:
                 self._exchange(store, 1)
             if self._is_done:
                 self._exchange(store, DONE)
-        except RuntimeError:  # of torch: the host of the store cannot be reached; the watch finds it
+        except RuntimeError:  # of torch: the host of the store cannot be reached; the watch notices it
             return
 
     def _connect(self) -> Any:

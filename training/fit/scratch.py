@@ -27,7 +27,7 @@ def allocator_for(graph: Graph) -> Allocate:
 
 
 def opener_for(graph: Graph) -> OpenFile:
-    """As `allocator_for`, for what several processes may share."""
+    """As `allocator_for`, for arrays that several processes may share."""
     return scratch_files() if _is_mapped(graph) else file_in_memory
 
 

@@ -1,4 +1,4 @@
-"""The settings that a search tries, and those that it tries first.
+"""The settings that a search tries, and its first trials.
 
 The space is that of the paper, plus the scaling of features, the switches in which the published variants differ, and
 options of tuned GCNs.
@@ -74,9 +74,9 @@ PLAIN = {"gnn_batch_norm": False, "gnn_layer_norm": False}
 
 def free_settings(fixed: dict[str, Any], task: Task) -> dict[str, tuple[Any, ...]]:
     """The part of the space to search: the settings that are not fixed, and have a meaning for the task."""
-    known = with_gnn_norm(PLAIN | fixed) if fixed.keys() & PLAIN.keys() else fixed
+    resolved = with_gnn_norm(PLAIN | fixed) if fixed.keys() & PLAIN.keys() else fixed
     meaningless = () if task == "multiclass" else ("label_smoothing",)
-    return {name: choices for name, choices in SPACE.items() if name not in known and name not in meaningless}
+    return {name: choices for name, choices in SPACE.items() if name not in resolved and name not in meaningless}
 
 
 def first_trials(
@@ -84,9 +84,9 @@ def first_trials(
 ) -> list[dict[str, Any]]:
     """The free settings of the first trials: those of `begin`, if given, then the defaults, then `STARTS`.
 
-    What `begin` does not have is as in the defaults. A value that the space does not have is left to the sampler.
+    Settings that `begin` does not have are the defaults. A value that the space does not have is left to the sampler.
     """
-    given = [] if begin is None else [begin]
-    configs = [configurations(data, settings) for settings in (*given, {})]
+    begins = [] if begin is None else [begin]
+    configs = [configurations(data, settings) for settings in (*begins, {})]
     starts = *(with_gnn_norm(asdict(config)) | asdict(training) for config, training in configs), *STARTS
     return [{name: start[name] for name, choices in free.items() if start[name] in choices} for start in starts]

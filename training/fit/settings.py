@@ -80,11 +80,11 @@ they were chosen."""
 GNN_NORMS = {"none": (False, False), "batch": (True, False), "layer": (False, True)}
 """`gnn_batch_norm` and `gnn_layer_norm` by the name of the flag `--gnn-norm`."""
 TABLE_DEFAULTS: dict[str, Any] = {"gnn_batch_norm": True, "attention_dropout": 0.3, "gnn_dropout": 0.3}
-"""Those that differ if the features are the columns of a table (`is_table`), not words."""
+"""The defaults that differ if the features are the columns of a table (`is_table`), not words."""
 DENSE_DEFAULTS: dict[str, Any] = {"gnn_batch_norm": True, "gnn_layer_residual": True, "gnn_plain_last": False}
-"""Those that differ if the features are words and the graph is dense. A GCN layer is a mean over the neighbours: over many,
-its values hardly differ between nodes. The norm brings the differences back to scale, and the residual keeps the node's own
-state. They apply together, or not at all if a recipe or a flag has one of them."""
+"""The defaults that differ if the features are words and the graph is dense. A GCN layer is a mean over the neighbours: over
+many neighbours, its values hardly differ between nodes. The norm brings the differences back to scale, and the residual
+keeps the node's own state. They apply together, or not at all if a recipe or a flag has one of them."""
 DENSE_DEGREE = 30.0
 """The smallest mean number of neighbours in a dense graph."""
 
@@ -131,7 +131,7 @@ def write_recipe(path: Path, recipe: Recipe) -> None:
 
 
 def default_settings() -> dict[str, Any]:
-    """The value of every setting that neither a recipe nor a flag has, for `--help`; None if there is no fixed one."""
+    """The value of every setting that neither a recipe nor a flag sets, for `--help`; None if there is no fixed value."""
     defaults = {setting.name: setting.default for setting in (*fields(ModelConfig), *fields(TrainingConfig))} | DEFAULTS
     defaults = with_gnn_norm(defaults)
     for kind, changes in (("tables", TABLE_DEFAULTS), ("words in dense graphs", DENSE_DEFAULTS)):
@@ -156,7 +156,7 @@ def resolve_gnn_norm(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def defaults_for(data: LabelledGraph, settings: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """What the data is, and the defaults of the model for it beside these settings."""
+    """The kind of the data, and the defaults of the model for it if a recipe and flags have these settings."""
     from training.fit.feature_scaling import is_table  # here, as below: it loads numpy, and `--help` must not
 
     if is_table(data.graph.features):
@@ -168,7 +168,7 @@ def defaults_for(data: LabelledGraph, settings: dict[str, Any]) -> tuple[str, di
 
 
 def describe_defaults(data: LabelledGraph, settings: dict[str, Any]) -> str | None:
-    """The defaults that depend on the data, as far as `settings` leaves them; None if it has them all."""
+    """The defaults that depend on the data and are not in `settings`; None if there are none."""
     kind, defaults = defaults_for(data, settings)
     names = DENSE_DEFAULTS | TABLE_DEFAULTS if DENSE_DEFAULTS.items() <= defaults.items() else TABLE_DEFAULTS
     chosen = {name: defaults[name] for name in names if name not in resolve_gnn_norm(settings)}

@@ -25,7 +25,7 @@ SEARCH_RUNS = 2
 FINALISTS = 3
 FINAL_RUNS = 5
 RANDOM_TRIALS = 8
-"""Trials after which the sampler uses the scores of earlier trials. `first_trials` provides as many, so few are random."""
+"""Trials after which the sampler uses the scores so far. `first_trials` provides more, so few values are random."""
 ABORT = 3
 """A stop level: the search ends without a choice."""
 
@@ -42,7 +42,7 @@ class SearchResult:
     """Mean validation score over `runs` runs; None if no trial was complete, and the settings are the defaults."""
     trials: int
     runs: int
-    """Of each finalist; 0 if they were not run again."""
+    """Runs of each finalist; 0 if the finalists were not run again."""
 
 
 class Search:
@@ -68,17 +68,17 @@ class Search:
         device: str = "cpu",
     ) -> None:
         self._folds, self._fixed, self._stop, self._device = folds, fixed, stop, device
-        self._smaller = tasks.better(folds[0].metric, 0, 1)
+        self._smaller_is_better = tasks.better(folds[0].metric, 0, 1)
         self._free = free_settings(fixed, folds[0].task)
         self._first = first_trials(folds[0], self._free, begin)
-        self._study = _open_study(study, self._smaller)
+        self._study = _open_study(study, self._smaller_is_better)
         if not self._study.trials:
             for settings in self._first:
                 self._study.enqueue_trial(settings)
 
     @property
     def count(self) -> int:
-        """Of the trials that are complete or pruned."""
+        """The number of trials that are complete or pruned."""
         return sum(trial.state.name in ("COMPLETE", "PRUNED") for trial in self._study.trials)
 
     def run_trials(self, trials: int, on_trial: Callable[[int, float], None] = lambda *_: None) -> None:
@@ -98,14 +98,14 @@ class Search:
     def choose(self, on_finalists: Callable[[int], None] = lambda _: None) -> SearchResult:
         """Runs the best trials more often than the search did, because the best of many is partly chance.
 
-        A request to stop while they run, or a second one, chooses by the runs so far.
+        If a stop is requested while they run, or for the second time, the runs so far decide.
 
         Raises:
             Stopped: the stop level is `ABORT`.
             TrainingError: no trial is complete, and nothing has stopped the search.
         """
         complete = [trial for trial in self._study.trials if trial.state.name == "COMPLETE"]
-        best = sorted(complete, key=lambda trial: trial.value, reverse=not self._smaller)[:FINALISTS]
+        best = sorted(complete, key=lambda trial: trial.value, reverse=not self._smaller_is_better)[:FINALISTS]
         earlier = self._stop()
         if earlier >= ABORT:
             raise Stopped
@@ -117,7 +117,7 @@ class Search:
         on_finalists(len(finalists))
         scores = self._final_scores(finalists, lambda: self._stop() > min(earlier, 1))
         means = [float(np.mean(runs)) for runs in scores] if scores[0] else [trial.value for trial in best]
-        chosen = int(np.argmin(means) if self._smaller else np.argmax(means))
+        chosen = int(np.argmin(means) if self._smaller_is_better else np.argmax(means))
         return SearchResult(finalists[chosen], means[chosen], self.count, len(scores[0]))
 
     def _final_scores(self, finalists: Sequence[dict[str, Any]], stop: Callable[[], bool]) -> list[list[float]]:
@@ -151,8 +151,8 @@ class Search:
         return train(config, data, training, stop=stop, device=self._device).best.validation
 
 
-def _open_study(file: Path | None, smaller: bool) -> Any:
-    """The study of `optuna`, from its file or new. `smaller`: whether a smaller score is better."""
+def _open_study(file: Path | None, smaller_is_better: bool) -> Any:
+    """The study of `optuna`, from its file or new."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns of stopped trials, with a traceback
@@ -162,7 +162,7 @@ def _open_study(file: Path | None, smaller: bool) -> Any:
             seed=None if file else 0, n_startup_trials=RANDOM_TRIALS, multivariate=True, constant_liar=True
         )
     return optuna.create_study(
-        direction="minimize" if smaller else "maximize",
+        direction="minimize" if smaller_is_better else "maximize",
         sampler=sampler,
         pruner=optuna.pruners.MedianPruner(n_startup_trials=RANDOM_TRIALS),
         storage=f"sqlite:///{file}" if file else None,

@@ -1,7 +1,7 @@
 """The gate: is a new version better than the live one, on the same held-out nodes of the same graph?
 
-The live version's weights answer over the new data, so that both versions see the same graph. The standard error is that of
-the paired difference of the two scores, by a delete-a-group jackknife over the nodes, which holds for every metric here.
+The live version's weights answer over the new data, so that both versions see the same graph. The standard error of the
+paired difference of the two scores comes from a delete-a-group jackknife over the nodes, which works for every metric here.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from training.data.labelled import TEST, LabelledGraph
 from training.fit import tasks
 
 MARGIN = 2.0
-"""In standard errors of the paired difference: of models that are no better, about one in forty passes."""
+"""In standard errors of the paired difference: about one in forty models that are no better passes."""
 MAX_P_VALUE = 0.023
-"""Of the sign test; the same chance of one in forty."""
+"""The largest p-value of the sign test: the same chance of one in forty."""
 RANKING_METRICS = ("roc_auc",)
 """Metrics that can rise although no node changes its class: the sign test says nothing about them."""
 MAX_SIGN_TEST_NODES = 1000
@@ -47,7 +47,7 @@ class Comparison:
     difference: float
     standard_error: float
     wins: int | None
-    """Nodes that only the new version gets right; `losses`: that only the live version does. Multi-class only."""
+    """Nodes that only the new version gets right; `losses`: nodes that only the live version gets right. Multi-class."""
     losses: int | None
 
     @property
@@ -164,7 +164,7 @@ def why_incomparable(new: Manifest, live: Manifest, data: LabelledGraph) -> str 
     if features and data.feature_names and list(features) != list(data.feature_names):
         return "it reads other features"
     if live.classes and data.class_names and live.classes != data.class_names[: len(live.classes)]:
-        return "its classes are others, or in another order"
+        return "its classes differ, or are in another order"
     return None
 
 
@@ -185,7 +185,7 @@ def _fairness(live: Manifest, data: LabelledGraph) -> tuple[bool | None, str]:
 
 
 def _answers(snapshot: Snapshot, data: LabelledGraph, device: str, *samples: NDArray[np.int64]) -> list[Answers]:
-    """The answers of a version for nodes of the data: stored ones if it was published over it, else of a full forward."""
+    """The answers of a version for nodes of the data: stored ones if it was published over this data, else computed ones."""
     if snapshot.manifest.dataset.get("sha256") == data.sha256():
         return [snapshot.known(nodes) for nodes in samples]
 

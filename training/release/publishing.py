@@ -47,12 +47,12 @@ def publish(
 
     Args:
         model: an `SGFormer` of this project or of PyTorch Geometric.
-        graph: a `Graph`, or PyTorch Geometric's `Data`, whose classes and masks are labels and split unless these are given.
+        graph: a `Graph`, or PyTorch Geometric's `Data`. Without `labels` and `split`, its classes and masks are used.
         store: a `Store` or its folder.
         node_ids: one id per node, strings or whole numbers.
         report: as in `Contents`; so are labels, split, features, reading and live.
         undirected: the one-way and repeated edges of the graph are meant as undirected edges.
-        options: those of `Store.publish`: activate, states, onnx, raw_data, device.
+        options: arguments of `Store.publish`: activate, states, onnx, raw_data, device.
     """
     ours, is_graph = isinstance(model, SGFormer), isinstance(graph, Graph)
     model = model if ours else _from_pyg(model)
@@ -101,7 +101,7 @@ def refresh(
     Args:
         job: the id of the job, for the manifest.
         mode: the `activate` of the job, for the manifest.
-        details: those of `publish`.
+        details: arguments of `publish`.
     """
     store = store if isinstance(store, Store) else Store(store)
     with store.model(name).open(version) as snapshot:
@@ -110,7 +110,7 @@ def refresh(
     if graph.num_features != manifest.config.in_features:
         raise DataError(f"the model reads {manifest.config.in_features} features, the new graph has {graph.num_features}")
     if has_ids and details.get("node_ids") is None:
-        raise DataError(f"the nodes of version {number} have ids of their own, those of the new graph have none")
+        raise DataError(f"the nodes of version {number} have ids of their own, the nodes of the new graph have none")
     old, new = (dataset.get("features") for dataset in (manifest.dataset, details.get("dataset", {})))
     if old and new and old != new:
         raise DataError(f"the model was trained on the features {', '.join(old)}; the new data has {', '.join(new)}")

@@ -42,9 +42,8 @@ def with_drawing(seed: int = 0) -> tuple[LabelledGraph, Drawing]:
     """The digits as a graph, without one test digit, which becomes the drawing."""
     pixels, labels = load_digits(return_X_y=True)
     pixels, labels = (pixels / 16).astype(np.float32), labels.astype(np.int64)
-    split = random_split(
-        np.ones(len(pixels), dtype=bool), seed, stream=()
-    )  # the split of the demo that ships with the package
+    labelled = np.ones(len(pixels), dtype=bool)
+    split = random_split(labelled, seed, stream=())  # the split of the demo that ships with the package
     drawn = int(np.flatnonzero(split == TEST)[0])
     kept = np.delete(np.arange(len(pixels)), drawn)
     stored = pixels[kept]

@@ -49,7 +49,7 @@ def with_missing(columns: list[ColumnFacts], cells: Mapping[str, int], rows: int
 
 
 def by_schema(positions: list[ColumnFacts], schema: FeatureSchema) -> list[ColumnFacts]:
-    """Combines facts about positions of the feature vectors to facts about the columns of a table."""
+    """Combines facts about positions of the feature vectors into facts about the columns of a table."""
     columns, start = [], 0
     for column in schema.columns:
         own = positions[start : start + column.width]

@@ -65,7 +65,7 @@ class ClassFacts:
     name: str
     nodes: int
     parts: Mapping[str, int]
-    """Nodes of the class that train, validate and test."""
+    """Nodes of the class by part of the split."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class LabelFacts:
     parts: Mapping[str, int]
     """Labelled nodes by part of the split."""
     drawn: str | None
-    """How the split was drawn; None if the data has it."""
+    """How the split was drawn; None if the data has a split."""
     classes: tuple[ClassFacts, ...]
     """Empty for values; for multi-label data, the nodes with label 1."""
     homophily: Homophily | None

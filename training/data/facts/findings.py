@@ -88,7 +88,7 @@ def _of_scales(features: FeatureFacts) -> Iterator[Finding]:
     if largest.scale > max(1.0, UNEVEN_SCALES * smallest.scale) or largest.scale > LARGE_VALUES:
         text = f"feature {largest.name} ranges from {largest.low:g} to {largest.high:g}"
         text += f", feature {smallest.name} from {smallest.low:g} to {smallest.high:g}" if largest != smallest else ""
-        advice = "scale them with --feature-transform standard, or the largest decide alone"
+        advice = "scale them with --feature-transform standard, or the largest dominate"
         yield Finding("uneven_scales", text, advice)
 
 

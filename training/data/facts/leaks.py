@@ -1,8 +1,8 @@
 """Finds features that determine the label alone: the label itself, a code of it, or something known only after it.
 
-A column determines classes if every value of it has one class, or every class one range of values; in bags of words, if it
-is not zero for the nodes of one class only, and for all of them. Chance is excluded: of the columns of the data, fewer than
-one in a thousand would do so if the labels were shuffled. A sample of the labelled nodes excludes nearly all columns.
+A column determines classes if every value of it has one class, or every class one range of values; in bags of words, if
+exactly the nodes of one class have a nonzero value. Chance is excluded: of the columns of the data, fewer than one in a
+thousand would do so if the labels were shuffled. A sample of the labelled nodes excludes nearly all columns.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def find_leaks(matrix: Any, labels: NDArray[Any]) -> list[int]:
 def _determining(
     matrix: Any, rows: NDArray[np.int64], columns: NDArray[np.int64], answers: NDArray[Any]
 ) -> NDArray[np.bool_]:
-    """For each of the columns, whether it determines the answers, which are those of the rows."""
+    """For each of the columns, whether it determines the answers of these rows."""
     width, is_sparse = matrix.shape[1], hasattr(matrix, "toarray")
     matrix = matrix[rows] if is_sparse else matrix
     is_leak = np.zeros(len(columns), dtype=bool)
@@ -72,7 +72,7 @@ def _separates(values: NDArray[Any], answers: NDArray[np.int64], width: int) -> 
     log_arrangements = _log_arrangements(counts) - log(width)
     by_class = np.argsort(answers, kind="stable")  # equal values are then in the order of their classes
     values, answers = values[by_class], answers[by_class]
-    # A value of two classes is common, and cheap to find: of a column, the rows that are zero have one class.
+    # A cheap test excludes most columns: if there are more zeros than nodes in the largest class, 0 has several classes.
     maybe = np.flatnonzero((values == 0).sum(axis=0) <= counts.max())
     order = np.argsort(values[:, maybe], axis=0, kind="stable")
     ordered, classes = np.take_along_axis(values[:, maybe], order, axis=0), answers[order]
@@ -87,7 +87,7 @@ def _separates(values: NDArray[Any], answers: NDArray[np.int64], width: int) -> 
 
 
 def _marks_one_class(values: NDArray[Any], answers: NDArray[np.int64], width: int) -> NDArray[np.bool_]:
-    """Not zero for all nodes of one class, and for no other node."""
+    """Nonzero for all nodes of one class, and zero for all other nodes."""
     classes, counts = np.unique(answers, return_counts=True)
     present, is_leak = values != 0, np.zeros(values.shape[1], dtype=bool)
     totals = present.sum(axis=0)

@@ -59,7 +59,7 @@ def import_arrays(
     """Raises DataError, with the messages of `read_graph_file` and `read_labelled_file`.
 
     Args:
-        feature_type: of the dense features; None keeps float64, and makes float32 of all other types.
+        feature_type: of the dense features; None keeps float64, and converts all other types to float32.
     """
     if "edge_index" not in arrays:
         raise DataError(f"{source} has no array edge_index")

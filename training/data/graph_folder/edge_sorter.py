@@ -5,7 +5,8 @@
    file of its range.
 3. Every range is sorted in memory, its repeats are dropped, and its lists are appended to the result.
 
-The result is that of `Adjacency.from_edges`, bit by bit. Memory holds a range, a chunk of edges, and two numbers per node.
+The result is bitwise equal to that of `Adjacency.from_edges`. Memory holds a range, a chunk of edges, and two
+numbers per node.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class EdgeSorter:
             edges.tofile(file)
 
     def write(self, indptr_path: Path, indices_path: Path, report: Report) -> EdgeListCounts:
-        """Writes the two arrays as npy files, and returns what the edge list was."""
+        """Writes the two arrays as npy files, and returns the counts of the edge list."""
         bounds = self._bounds()
         paths = [self._scratch / f"range_{number}" for number in range(len(bounds) - 1)]
         self._scatter(bounds, paths, report)
@@ -110,7 +111,7 @@ class EdgeSorter:
                 yield edges[start : start + CHUNK_EDGES].astype(np.int64)
 
     def _sorted_range(self, path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-        """Rows from the start of the range, neighbours, and the number of different entries that were given."""
+        """Rows from the start of the range, neighbours, and the number of different given entries."""
         keys = np.fromfile(path, dtype=np.int64)
         path.unlink()
         keys.sort()

@@ -62,7 +62,7 @@ class Engine:
 
 @contextmanager
 def open_engine(scratch: Path) -> Iterator[Engine]:
-    """`scratch` is a folder for what exceeds the memory limit."""
+    """`scratch` is a folder for data beyond the memory limit."""
     with duckdb.connect(":memory:") as connection:
         connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
         connection.execute(f"SET temp_directory = {quoted(str(scratch / 'spill'))}")
@@ -76,5 +76,5 @@ def quoted(text: str) -> str:
 
 
 def file_name(path: Path) -> str:
-    """The name of a file to read, as SQL, in which * and other characters are not those of a pattern."""
+    """The path of a file as an SQL string in which `*`, `?` and `[` have no special meaning."""
     return quoted(re.sub(r"([*?\[])", r"[\1]", str(path.resolve())))

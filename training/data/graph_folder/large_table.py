@@ -38,7 +38,7 @@ class LargeTable(Table):
 
 class Columns(Mapping[str, Any]):
     def __init__(self, path: Path, names: list[str]) -> None:
-        """`names` are those of the columns of the parquet file, in its order."""
+        """`names`: of the columns of the parquet file, in its order."""
         self.path = path
         with parquet.ParquetFile(path) as file:
             stored = file.schema_arrow

@@ -93,7 +93,7 @@ class LargeTables(TablesFolder):
         return self._engine.batches(query, {"nodes": nodes})
 
     def _named_by_edges(self, ends: tuple[str, str]) -> Any:
-        """All ids that edges name: sources, then targets, each where it comes first."""
+        """All ids that edges name, sources before targets, in the order of their first occurrence."""
         path = file_name(self._large_edges.values.path)
         parts = [
             f"SELECT {self._key(name, False, False)} AS id, file_row_number + {place * len(self._edges)} AS n "

@@ -24,7 +24,7 @@ def describe_column(column: Column, reading: Reading, known: FeatureColumn | Non
     """The schema of a column, from its cells.
 
     Args:
-        known: the schema of the column in an earlier version; its kind stays, its categories stay the first ones.
+        known: the schema of the column in an earlier version; its kind is kept, and its categories come first.
     """
     missing = column.missing()
     if missing.all():
@@ -38,7 +38,7 @@ def describe_column(column: Column, reading: Reading, known: FeatureColumn | Non
 
 
 def encode_column(column: Column, feature: FeatureColumn, reading: Reading) -> NDArray[np.float64]:
-    """The (N, width) features of a column: bit by bit those of `feature.encode`."""
+    """The (N, width) features of a column: bitwise equal to those of `feature.encode`."""
     missing = column.missing()
     if missing.any() and feature.fill is None:
         row, count = int(missing.argmax()), int(missing.sum())

@@ -26,7 +26,7 @@ from training.data.tables.table import Table, list_names, shorten
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 DELIMITERS = ",;\t|"
-"""Those that are detected; --delimiter takes any."""
+"""The delimiters that are detected; --delimiter takes any."""
 CHUNK_ROWS = 10_000
 PANDAS_INDEX = re.compile(r"Unnamed: \d+|__index_level_\d+__")
 NUMBER = re.compile(r"[+-]?\d+([.,]\d*)?")
@@ -84,7 +84,7 @@ def _read_parquet(path: Path) -> Table:
 
 
 def parquet_names(file: str, header: list[str]) -> tuple[list[str], frozenset[str]]:
-    """The names of the columns, and those that the file does not name."""
+    """The names of the columns, and the columns that the file does not name."""
     names = _checked_names(file, "", header)
     return names, _unnamed(header, names)
 
@@ -113,7 +113,7 @@ class CsvFile:
     delimiter: str
     header_line: int
     rows: Iterator[tuple[int, list[str]]]
-    """Each with the line on which it begins. Raises DataError for a row that has not a cell for every column."""
+    """Each with the line on which it begins. Raises DataError for a row that does not have one cell per column."""
 
 
 @contextmanager
@@ -185,10 +185,10 @@ def _read_header(file: str, stream: Any, reading: Reading) -> CsvFile:
         raise DataError(f"{file} line {header_line} has {column}: {hint}")
     names = _checked_names(file, f" line {header_line}", header)
     unnamed = _unnamed([name.strip() for name in header], names)
-    return CsvFile(names, unnamed, delimiter, header_line, _equal_rows(file, rows, names, delimiter))
+    return CsvFile(names, unnamed, delimiter, header_line, _checked_rows(file, rows, names, delimiter))
 
 
-def _equal_rows(file: str, rows: Iterator[Any], names: list[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _checked_rows(file: str, rows: Iterator[Any], names: list[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
     for line, row in rows:
         if len(row) != len(names):
             raise DataError(_describe_ragged_row(file, line, row, names, delimiter))

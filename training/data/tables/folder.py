@@ -30,7 +30,7 @@ class TablesFolder:
     """The tables of a folder. The constructor checks every cell but the labels and the split.
 
     Attributes:
-        ids: of the nodes, in the order of the table of nodes; without one, of all nodes that edges name.
+        ids: of the nodes, in the order of the table of nodes; without this table, of all nodes that edges name.
         features: (N, D), where D is 0 if there are no features.
         schema: of the features; None if there are none.
         edge_index: (2, E) rows of nodes.
@@ -136,9 +136,9 @@ class TablesFolder:
         """Notes that edges of unknown nodes are dropped, or raises DataError.
 
         Args:
-            column: with the end of an edge that is the first to name an unknown id.
-            row: of this end in the column.
-            text: the id that it names.
+            column: the column with the first unknown id.
+            row: the row of this id.
+            text: the id.
             count: the number of edges that name unknown ids.
             nodes: the ids of the nodes, as texts.
         """

@@ -31,7 +31,7 @@ def id_name(table: Table, reading: Reading, read_ends: Callable[[], Column]) -> 
     """The column of the ids.
 
     Args:
-        read_ends: reads ids that edges name, for the message if no column is known to be that of the ids.
+        read_ends: reads ids that edges name, for the message if the column of the ids is not known.
     """
     if reading.id_column:
         return table.find(reading.id_column, "--id-column")
@@ -137,6 +137,6 @@ def end_names(table: Table, reading: Reading) -> tuple[str, str]:
 
 
 def _first(table: Table, names: Iterable[str], taken: Iterable[str | None] = ()) -> str | None:
-    """The first of the names that is a column, in capital letters or not."""
+    """The first of the names that is a column, ignoring case."""
     columns = {column.lower(): column for column in table.values if column not in set(taken)}
     return next((columns[name] for name in names if name in columns), None)
