@@ -101,6 +101,16 @@ def start_module(module: str, *flags: str, **settings: Any) -> Iterator[Started]
             reader.join(timeout=60)
 
 
+def worker_pids(server: int) -> list[int]:
+    """The workers: those children of the server that serve, not their compute processes."""
+    workers = []
+    for child in Path(f"/proc/{server}/task/{server}/children").read_text().split():
+        with suppress(OSError):  # it has ended since
+            if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text():
+                workers.append(int(child))
+    return workers
+
+
 def is_up(client: httpx.Client) -> bool:
     try:
         return client.get("/health/live").status_code == 200

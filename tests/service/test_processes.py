@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from service.__main__ import SILENCE_SECONDS
 from service.settings import THREAD_LIMITS
 from service.telemetry.process_info import identity, remove_leftovers
 from tests.service.http.raw import connect, request
-from tests.service.serving import in_processes, is_up, until
+from tests.service.serving import in_processes, is_up, until, worker_pids
 
 QUESTION = request()
 NO_TORCH = """
@@ -218,11 +217,11 @@ def send(connection: socket.socket, content: bytes) -> bytes:
 
 def test_a_worker_that_is_killed_comes_back(store: Path) -> None:
     with in_processes(store, workers=2) as (client, process, _lines):
-        until(lambda: len(alive(process.pid)) == 2)
-        workers = alive(process.pid)
+        until(lambda: len(worker_pids(process.pid)) == 2)
+        workers = worker_pids(process.pid)
         os.kill(workers[0], signal.SIGKILL)
 
-        until(lambda: len(alive(process.pid)) == 2 and workers[0] not in alive(process.pid))
+        until(lambda: len(worker_pids(process.pid)) == 2 and workers[0] not in worker_pids(process.pid))
         with httpx.Client(base_url=client.base_url, timeout=30) as fresh:  # `client` may be connected to the killed one
             until(lambda: fresh.get("/health/ready").status_code == 200)
             assert fresh.post("/predict", json={"nodes": [1]}).status_code == 200
@@ -231,28 +230,18 @@ def test_a_worker_that_is_killed_comes_back(store: Path) -> None:
 
 def test_workers_that_are_killed_while_they_start_come_back(store: Path) -> None:
     with in_processes(store, workers=2) as (client, process, _lines):
-        until(lambda: len(alive(process.pid)) == 2)
-        first, second = alive(process.pid)
+        until(lambda: len(worker_pids(process.pid)) == 2)
+        first, second = worker_pids(process.pid)
         os.kill(first, signal.SIGKILL)
-        until(lambda: set(alive(process.pid)) - {first, second})
-        (starting,) = set(alive(process.pid)) - {first, second}
+        until(lambda: set(worker_pids(process.pid)) - {first, second})
+        (starting,) = set(worker_pids(process.pid)) - {first, second}
         os.kill(starting, signal.SIGSTOP)
         time.sleep(2)  # the supervisor waits for its health check
         for worker in (starting, second):
             os.kill(worker, signal.SIGKILL)
-        until(lambda: len(alive(process.pid)) == 2, SILENCE_SECONDS - 5)  # uvicorn's supervisor would wait longer
+        until(lambda: len(worker_pids(process.pid)) == 2, SILENCE_SECONDS - 5)  # uvicorn's supervisor would wait longer
         with httpx.Client(base_url=client.base_url, timeout=30) as fresh:
             until(lambda: is_up(fresh))
-
-
-def alive(parent: int) -> list[int]:
-    """The process numbers of the workers among the children of a process."""
-    workers = []
-    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-        with suppress(OSError):
-            if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text():
-                workers.append(int(child))
-    return workers
 
 
 def test_the_example_asks_a_running_service(store: Path) -> None:

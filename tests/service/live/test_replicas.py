@@ -24,7 +24,7 @@ from tests.model_store.graph_log.logs import read_all
 from tests.model_store.samples import small_contents
 from tests.service.live.rebuilt import KEY, Rebuilt, add_node, change, commit, edge, predict
 from tests.service.redis_server import RedisServer
-from tests.service.serving import CONTENTS, in_processes, in_thread, refused, until
+from tests.service.serving import CONTENTS, in_processes, in_thread, refused, until, worker_pids
 
 KILLS = int(os.environ.get("SGF_WORKER_KILLS", "3"))
 
@@ -94,13 +94,6 @@ def test_two_services_with_two_workers_each_reach_equal_states(own_store: Path, 
             np.testing.assert_allclose(list(answers.values()), list(expected.values()), atol=1e-5)
 
 
-def worker_pids(server: int) -> list[int]:
-    """The workers: those children of the server that serve, not their compute processes."""
-    children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
-    commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
-    return [pid for pid, command in commands.items() if b"spawn_main" in command]
-
-
 class Senders:
     """Clients that commit one node after another, each with a key, and send it again until it is acknowledged."""
 
@@ -149,6 +142,7 @@ def test_no_acknowledged_change_is_lost_or_made_twice_when_workers_are(own_store
             senders.wait_for(5)
             for _ in range(KILLS if what == "killed" else 2):
                 time.sleep(chance.uniform(0.0, 0.3))
+                until(lambda: worker_pids(process.pid))
                 worker = chance.choice(worker_pids(process.pid))
                 os.kill(worker, signal.SIGKILL if what == "killed" else signal.SIGSTOP)
                 try:
