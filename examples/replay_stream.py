@@ -1,4 +1,4 @@
-"""Applies a stream of events to the live graph, each exactly once, as a consumer of Kafka would.
+"""Applies a stream of events to the live graph as a consumer of Kafka would, each event exactly once.
 
     .venv/bin/python examples/replay_stream.py STREAM.jsonl ADDRESS WRITE_KEY
 

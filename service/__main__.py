@@ -4,7 +4,7 @@
     sgf-serve --demo                                         serves the model that ships with the package
     sgf-serve --check                                        prints every setting as it would be used, and exits
 
-Every flag is also an environment variable SGF_*; a flag wins. exit codes: 0 done · 1 failed · 2 wrong usage or setting
+Settings are environment variables SGF_* or flags; a flag wins. exit codes: 0 done · 1 failed · 2 wrong usage or setting
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ longer than the default of 5 s."""
 
 def main(arguments: Sequence[str] | None = None) -> int:
     for name in THREAD_LIMITS:
-        os.environ[name] = os.environ.get(name) or "1"  # rows are few, and workers share the cores; before numpy is imported
-    from model_store.cli.terminal import interruptible  # here: it loads numpy
+        os.environ[name] = os.environ.get(name) or "1"  # before numpy is imported; rows are few, and workers share the cores
+    from model_store.cli.terminal import interruptible  # imported late: it loads numpy
 
     return interruptible("sgf-serve")(_run)(arguments)
 
@@ -76,15 +76,15 @@ def serve(settings: Settings) -> int:
     from uvicorn.supervisors.multiprocess import Process
 
     from service.telemetry import logs
-    from service.telemetry.process_info import metrics_folder
+    from service.telemetry.process_info import FOLDER_VARIABLE, metrics_folder
 
     Process.start = _start_worker  # type: ignore[method-assign, assignment]
     writer = logs.set_up(settings.log_format)
     _allow_files(settings.max_connections)
     with metrics_folder() as folder:
         signal.signal(signal.SIGTERM, lambda *_: _end(folder, writer))
-        # prometheus_client reads this when it is imported, so no module may have imported it yet.
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
+        # prometheus_client reads this variable when it is imported, so no module may have imported it yet.
+        os.environ[FOLDER_VARIABLE] = str(folder)
         uvicorn.run(
             "service.app:app_from_env",
             factory=True,
@@ -114,7 +114,7 @@ def _start_worker(worker: Process) -> None:
 
 
 def _allow_files(connections: int) -> None:
-    """Raises the limit of open files to the limit of connections: the default of many systems is 1,024."""
+    """Raises the limit of open files above the limit of connections: many systems allow 1,024 files by default."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + 256
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -122,8 +122,8 @@ def _allow_files(connections: int) -> None:
 
 
 def _end(folder: Path, writer: LogWriter) -> NoReturn:
-    """Handles the SIGTERM that uvicorn raises again after the last answer: removes the folder and exits at once. A normal
-    exit would wait for threads, one of which may be verifying a large snapshot.
+    """Handles the SIGTERM that uvicorn raises again after the last answer: removes the folder of metrics and exits at once.
+    A normal exit would wait for threads, one of which may be verifying a large snapshot.
     """
     shutil.rmtree(folder, ignore_errors=True)
     LOG.info("stopped")

@@ -21,7 +21,7 @@ DEFAULT_COLUMNS, LABEL_COLUMNS = 100, 11
 
 
 async def announce(settings: Settings, rollout: Rollout, writer: LogWriter, text: TextLines) -> None:
-    """Waits until a model is served and the port is open, then prints the banner. Of several workers, one prints it."""
+    """Waits until a model is served and the port is open, then prints the banner. Only one worker prints it."""
     host = ALL_ADDRESSES.get(settings.host, settings.host)
     while rollout.model is None or not await _is_open(host, settings.port):
         await asyncio.sleep(POLL_SECONDS)

@@ -33,12 +33,12 @@ from service.telemetry import logs
 from service.telemetry.metrics import Metrics
 
 LOG = logging.getLogger("service.app")
-BOOKING_SECONDS, SWEEP_SECONDS = 0.1, 0.25
+RECORD_SECONDS, SWEEP_SECONDS = 0.1, 0.25
 """Time between two updates of metrics and log, and between two checks for connections that have timed out."""
 M_MMAP_THRESHOLD = -3  # of malloc.h
 GC_THRESHOLD = 20_000
-"""Objects between two runs of the garbage collector. Requests leave no reference cycles, so frequent runs (the default
-is 700) find nothing."""
+"""New objects between two runs of the garbage collector. Requests leave no reference cycles, so frequent runs (the
+default is 700) would find nothing."""
 
 
 def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gateway:
@@ -50,8 +50,8 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
     rollout = Rollout(settings, metrics, replica)
     log = logs.AccessLog(writer if settings.access_log else None)
 
-    def book() -> None:
-        """Updates metrics and the log for many requests at once: per request this would cost as much as an answer."""
+    def write_records() -> None:
+        """Writes metrics and log lines of many requests at once: once per request, this would cost as much as an answer."""
         metrics.queue_depth.set(admission.answers.depth + admission.pages.depth + batcher.depth)
         metrics.buffered.set(admission.held_bytes)
         metrics.apply_lag.set(replica.lag_seconds)
@@ -67,7 +67,7 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         tasks = [
-            asyncio.create_task(_repeat(book, BOOKING_SECONDS)),
+            asyncio.create_task(_repeat(write_records, RECORD_SECONDS)),
             asyncio.create_task(_repeat(admission.sweep, SWEEP_SECONDS)),
             asyncio.create_task(_repeat(monitor.flush, FLUSH_SECONDS)),
         ]
@@ -91,14 +91,14 @@ def create_app(settings: Settings, writer: logs.LogWriter | None = None) -> Gate
                 await close()
             if isinstance(cache, RedisCache):
                 await cache.close()
-            book()
+            write_records()
 
     predictor = Predictor(settings, metrics, batcher, cache, replica)
     admin = admin_routes(jobs, settings.data_root, rollout)
-    others = pages(settings, rollout, replica, monitor, metrics, lifespan, admin)
+    fastapi_app = pages(settings, rollout, replica, monitor, metrics, lifespan, admin)
     changes = GraphChanges(settings, rollout, committer)
     explainer = Explainer(settings, metrics, batcher)
-    return Gateway(settings, metrics, rollout, predictor, admission, log, others, changes, explainer)
+    return Gateway(settings, metrics, rollout, predictor, admission, log, fastapi_app, changes, explainer)
 
 
 def _overlay(rollout: Rollout) -> Overlay | None:
@@ -125,7 +125,7 @@ def _relax_garbage_collector() -> None:
 
 
 def _give_memory_back() -> None:
-    """Makes malloc return freed blocks to the system from 512 kB on. By default glibc keeps blocks up to 32 MB."""
+    """Makes malloc return freed blocks of 512 kB and more to the system. By default glibc keeps blocks up to 32 MB."""
     with suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 512 * 1024)
 

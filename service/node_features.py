@@ -21,10 +21,10 @@ def checked_features(
     """The features as a dense row or as SparseFeatures.
 
     Args:
-        neighbors: the different neighbours of a new node: structural features that the request lacks follow from them.
+        neighbors: distinct neighbours of a new node; structural features that the request lacks are computed from them.
 
     Raises:
-        Refusal: names the subject, such as `new node 'a'`, and has the details.
+        Refusal: with `details`, and a text that names `subject`, such as `new node 'a'`.
     """
     if isinstance(features, dict):
         if model.structural and neighbors is not None:

@@ -1,4 +1,4 @@
-"""The checks of `sgf-serve` before a worker starts: a wrong port or model is one line, not a log of failed attempts."""
+"""The checks of `sgf-serve` before a worker starts: a wrong port or model causes one line, not a log of failed attempts."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ def _check_model(settings: Settings) -> None:
         raise NotStartable(f"there is no model {name} in the store {store.root}, {existing} ({WAIT})")
     versions = store.model(name or names[0])
     if versions.live() is None:
-        how = f"sgf-models --store {store.root} --model {versions.name} activate {versions.versions()[-1]}"
-        raise NotStartable(f"no version of {versions.name} is live: {how}; {WAIT}")
+        command = f"sgf-models --store {store.root} --model {versions.name} activate {versions.versions()[-1]}"
+        raise NotStartable(f"no version of {versions.name} is live: {command}; {WAIT}")

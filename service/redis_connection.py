@@ -1,4 +1,4 @@
-"""What all connections to Redis share: credentials, the text of an error, and the backoff."""
+"""Shared by all connections to Redis: credentials, the text of an error, and the backoff."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def graph_log_options(settings: Settings) -> dict[str, Any] | None:
 
 
 def cause_of(error: BaseException) -> str:
-    """The text of the server or the system, without the arguments of a command: those of HELLO include the password."""
+    """The error text of the server or the system, without the command's arguments: HELLO has the password among them."""
     text, _, _ = f"{getattr(error, 'status_code', None) or ''} {error}".strip().partition(", with args beginning with")
     return text or f"no answer in time: {type(error).__name__}"
 

@@ -1,4 +1,4 @@
-"""What the bodies of several routes share: the types of their fields, and the refusal for an invalid body."""
+"""Shared by the bodies of several routes: the types of their fields, and the refusal for an invalid body."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _KINDS = {
     "constrained-int", "constrained-str", "list[float]", _SPARSE, _NAMED, "float", "bool", "str", "literal['by_class']",
     "int", "list[nullable[float]]", "list[str]", *get_args(Kind),
 }  # fmt: skip
-"""pydantic's names for the kinds of a value: of an id, features, a feature, `probabilities`, a label, an operation."""
+"""pydantic's names for the kinds that an id, features, a feature, `probabilities`, a label and an operation may have."""
 _KIND_PROBLEMS = {
     "int_type", "string_type", "list_type", "model_type", "dict_type", "float_type", "bool_type", "literal_error"
 }  # fmt: skip
-"""pydantic's names for the problem that a value is not of a kind."""
+"""pydantic's names for the problem that a value has the wrong kind."""
 
 
 class Strict(BaseModel):
@@ -53,7 +53,7 @@ class SparseFeatures(Strict):
 
 
 NamedFeatures = dict[Annotated[str, Field(max_length=MAX_ID_LENGTH)], float | bool | str | None]
-"""Values by the names of `GET /features`. None of them is a list, so features called `indices` and `values` are no
+"""Values by the names of `GET /features`. No value is a list, so features named `indices` and `values` are not mistaken for
 `SparseFeatures`."""
 
 
@@ -64,18 +64,18 @@ def refusal_for_body(error: ValidationError, place: str = "", **more: Any) -> Re
         return Refusal("not_json", f"the body is not JSON: {problems[0]['msg'].removeprefix('Invalid JSON: ')}")
     # An object with `indices` or `values` has sparse features; the keys of any other object are feature names.
     missing = {problem["loc"][-1] for problem in problems if problem["type"] == "missing" and _SPARSE in problem["loc"]}
-    other = _SPARSE if missing == {"indices", "values"} else _NAMED
-    problems = [problem for problem in problems if other not in problem["loc"]]
+    unmeant = _SPARSE if missing == {"indices", "values"} else _NAMED
+    problems = [problem for problem in problems if unmeant not in problem["loc"]]
     messages = islice(_messages(problems).items(), _MAX_DETAILS)
     details = [{"where": ".".join(filter(None, (place, where[:200]))), "problem": message} for where, message in messages]
     return Refusal("invalid", f"{details[0]['where'] or 'the body'}: {details[0]['problem']}", problems=details, **more)
 
 
 def _messages(problems: Sequence[Any]) -> dict[str, str]:
-    """What was expected, by place in the body.
+    """The text of each problem, by place in the body.
 
-    For a value that may be of several kinds, pydantic reports a problem with each, at a place with the name of the kind.
-    If the value is of one kind, only the problem with that kind is useful: it is deeper, or not about the kind.
+    If a value may have several kinds, pydantic reports a problem per kind, at a place that contains the name of the kind.
+    If the value has one of them, only the problem of that kind is useful: it is at a deeper place, or not about the kind.
     """
     places: dict[str, list[tuple[bool, str]]] = {}
     for problem in problems:

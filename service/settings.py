@@ -20,7 +20,7 @@ LogFormat = Literal["auto", "text", "json"]
 REMOVED = ("SGF_MAX_INFLIGHT", "SGF_LATE_INFLIGHT", "SGF_MAX_LAG_SECONDS")
 """Settings of earlier releases that have no effect any more; SGF_MAX_QUEUE_SECONDS replaces them."""
 THREAD_LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Variables that the libraries of linear algebra read."""
+"""Environment variables that limit the threads of linear algebra libraries."""
 
 
 class SettingsError(ValueError):
@@ -188,7 +188,7 @@ class Settings:
         settings = {variable(setting.name): setting for setting in fields(cls)}
         unknown = sorted(name for name in environ if name.startswith("SGF_") and name not in {*settings, *REMOVED})
         if unknown:
-            from model_store.suggestions import did_you_mean  # here: it loads numpy, whose threads `serve` limits first
+            from model_store.suggestions import did_you_mean  # late: it loads numpy, whose threads `sgf-serve` limits first
 
             hint = did_you_mean(unknown[0], settings) or "; sgf-serve --help lists all"
             raise SettingsError(f"{unknown[0]} is not a setting{hint}")
@@ -201,10 +201,9 @@ class Settings:
                     value = "(hidden)" if setting.metadata["secret"] else repr(text)
                     raise SettingsError(f"{name} is {value}: {error}") from None
         result = cls(**values)
-        if result.jobs == "redis" and result.redis_url is None:
-            raise SettingsError("SGF_JOBS is 'redis': expected the address of Redis in SGF_REDIS_URL")
-        if result.graph_log == "redis" and result.redis_url is None:
-            raise SettingsError("SGF_GRAPH_LOG is 'redis': expected the address of Redis in SGF_REDIS_URL")
+        for name, place in (("SGF_JOBS", result.jobs), ("SGF_GRAPH_LOG", result.graph_log)):
+            if place == "redis" and result.redis_url is None:
+                raise SettingsError(f"{name} is 'redis': expected the address of Redis in SGF_REDIS_URL")
         result.redis_password()
         return result
 

@@ -1,7 +1,7 @@
 """Reads the store in threads that nothing else waits for: a network file system may stall for minutes.
 
-A thread that a stalled file system holds cannot be ended. In the pool of the event loop, a few such threads would stop all
-other work of the pool, and the end of the process.
+A thread that a stalled file system holds cannot be ended. A few such threads in the pool of the event loop would block all
+other work of the pool, and the exit of the process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from model_store import StoreUnavailable
 
 MAX_THREADS = 8
-"""Of one reader. Further calls wait, within their time limit."""
+"""Threads of one reader. Further calls wait, within their time limit."""
 Result = TypeVar("Result")
 
 

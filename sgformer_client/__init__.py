@@ -1,7 +1,7 @@
 """The Python client of the service: `Client`, `AsyncClient` and the types of its responses.
 
-This package imports nothing else of this project, so a program that only sends requests loads none of the service, and a
-folder named `service` or `training` beside that program does no harm.
+This package imports no other package of this project, so a program that only sends requests does not load the service, and
+a folder named `service` or `training` beside that program does no harm.
 """
 
 from sgformer_client.answers import (

@@ -71,7 +71,7 @@ class PredictAnswer(LiveOrigin):
 
 
 class Branches(_Answer):
-    """Where the logits come from: per output, four numbers that add up to the logit."""
+    """The parts of the logits: per output, four numbers that add up to the logit."""
 
     attention_self: list[float] = Field(description="the node itself, by its value in the attention and the residual")
     attention_others: list[float] = Field(description="all other nodes, by attention")
@@ -83,17 +83,17 @@ class NeighborEffect(_Answer):
     node: NodeId
     effect: list[float] = Field(description="the logits minus the logits without this edge, exactly")
     label_without: int | None = Field(default=None, description="the class without this edge")
-    labels_without: list[int] | None = Field(default=None, description="multi-label: the labels without it")
-    value_without: float | list[float] | None = Field(default=None, description="regression: the value without it")
+    labels_without: list[int] | None = Field(default=None, description="multi-label: the labels without this edge")
+    value_without: float | list[float] | None = Field(default=None, description="regression: the value without this edge")
 
 
 class FeatureEffect(_Answer):
     feature: int | str = Field(description="its name, or its position if the model has no names")
-    effect: list[float] = Field(description="the logits minus the logits without it: set to zero, or to missing")
+    effect: list[float] = Field(description="the logits minus the logits with this feature set to zero, or to missing")
 
 
 class Counterfactual(_Answer):
-    """A set of edges without which the decision is another."""
+    """A set of edges whose removal changes the decision."""
 
     without: list[NodeId] = Field(description="the neighbours at the other ends of these edges")
     label: int | None = None
@@ -125,9 +125,9 @@ class ExplainAnswer(LiveOrigin):
     logits: list[float]
     branches: Branches
     degree: int = Field(description="how many neighbours the node has; the effects of all were computed")
-    neighbors: list[NeighborEffect] = Field(description="those with the strongest effects: at most `top`")
+    neighbors: list[NeighborEffect] = Field(description="the neighbours with the strongest effects: at most `top`")
     features: list[FeatureEffect] | None = Field(
-        description="those with the strongest effects: at most `top`; null if the snapshot has no raw features"
+        description="the features with the strongest effects: at most `top`; null if the snapshot has no raw features"
     )
     counterfactual: Counterfactual | None = Field(
         description="null if no set of up to 32 edges was found, and for regression"
@@ -157,14 +157,14 @@ class SimilarAnswer(LiveOrigin):
 
 
 class MapAnswer(Origin):
-    """The nodes of the snapshot in two dimensions; evenly spaced ones if there are more than `limit`."""
+    """The nodes of the snapshot in two dimensions; if there are more than `limit`, evenly spaced ones."""
 
     rounding_error: float | None = None
     method: Literal["pca"]
     explained: list[float] = Field(description="the shares of the variance along x and y")
     nodes: int = Field(description="how many nodes the snapshot has")
     shown: int = Field(description="how many nodes the lists have")
-    mean: list[float] = Field(description="x and y of an embedding e: components (e - mean)")
+    mean: list[float] = Field(description="the x and y of an embedding e are components (e - mean)")
     components: list[list[float]]
     task: Literal["multiclass", "multilabel", "regression"]
     classes: list[str]
@@ -183,7 +183,7 @@ class SparseValues(_Answer):
 
 
 class NodeData(_Answer):
-    """A node of the graph. Features, label and split are present if the snapshot has them, and null if the node has none."""
+    """A node of the graph. Features, label and split are absent if the snapshot has none, and null if the node has none."""
 
     node: NodeId
     degree: int = Field(description="how many neighbours it has")
@@ -243,7 +243,7 @@ class GraphAnswer(Origin):
 
     graph: str = Field(description="the id of the graph, which versions over the same data share")
     sequence: int
-    hash: str | None = Field(description="of all changes up to `sequence`; null if there is none")
+    hash: str | None = Field(description="the hash of all changes up to `sequence`; null without changes")
     snapshot_sequence: int = Field(description="the last change that the snapshot contains")
     nodes: int
     edges: int
@@ -269,9 +269,9 @@ class FeatureName(_Answer):
     kind: Literal["number", "boolean", "category", "date"]
     categories: list[str] | None = Field(default=None, description="the values of a category")
     fill: float | str | None = Field(default=None, description="replaces a missing value; absent: it is refused")
-    flag: bool = Field(default=False, description="true: one number more, which is 1 if the value was missing")
+    flag: bool = Field(default=False, description="true: a further number is 1 if the value was missing")
     position: int = Field(description="the position of its first number in a list of all features")
-    width: int = Field(description="how many numbers it takes there")
+    width: int = Field(description="how many numbers it takes in that list")
 
 
 class FeaturesAnswer(Origin):
@@ -284,7 +284,7 @@ class DriftPart(_Answer):
     """A feature, a label or a class, and its part in the drift."""
 
     name: int | str
-    value: float = Field(description="its PSI; of a class, what it adds to the PSI")
+    value: float = Field(description="its PSI; for a class, its term of the PSI")
     ks: float | None = None
 
 
@@ -294,10 +294,10 @@ class DriftKind(_Answer):
     verdict: Literal["ok", "drift", "no_data", "unavailable"]
     reason: str | None = Field(default=None, description="why there is no value")
     statistic: Literal["psi", "relative_change"] = "psi"
-    value: float | None = Field(default=None, description="of the worst feature or label, if there are several")
-    threshold: float | None = Field(default=None, description="for this number of samples")
+    value: float | None = Field(default=None, description="the value of the worst feature or label")
+    threshold: float | None = Field(default=None, description="the threshold for this number of samples")
     samples: int = Field(default=0, description="how many new nodes, or nodes of the live graph, were compared")
-    reference: int = Field(default=0, description="how many nodes of the training graph they were compared with")
+    reference: int = Field(default=0, description="with how many nodes of the training graph they were compared")
     ks: float | None = Field(default=None, description="largest difference of the cumulative distributions, 0 to 1")
     worst: list[DriftPart] = Field(default=[], description="the worst features, labels or classes")
 
@@ -305,7 +305,7 @@ class DriftKind(_Answer):
 class DriftAnswer(LiveOrigin):
     """Comparisons by kind. `sequence`: the last change of the graph that the kinds `graph_...` contain."""
 
-    since: str | None = Field(description="when the first sampled request came, at most a day ago; null if there is none")
+    since: str | None = Field(description="the time of the first sampled request, at most a day ago; null if there is none")
     kinds: dict[str, DriftKind]
 
 
@@ -354,7 +354,7 @@ class StoredVersion(_Answer):
 
 class ModelsAnswer(_Answer):
     serving: ServedVersion | None
-    failure: Failure | None = Field(description="of the last attempt to load a version; null after a success")
+    failure: Failure | None = Field(description="the last attempt to load a version, if it failed")
     probation: int | None = Field(description="the version that is rolled back automatically if it fails too often")
     problem: str | None = Field(default=None, description="damage in the store's record of live versions")
     rolled_back: RollBack | None = Field(description="the roll-back that made the live version live")
@@ -382,7 +382,7 @@ class ManifestAnswer(Origin):
     features: list[dict[str, Any]] | None = Field(default=None, description="named feature columns; null without names")
     feature_entries: int | None = Field(default=None, description="stored values of sparse raw features; null if dense")
     reading: dict[str, Any] | None = Field(default=None, description="how tables were read")
-    live: dict[str, Any] | None = Field(default=None, description="id of the live graph, and its last change in here")
+    live: dict[str, Any] | None = Field(default=None, description="id of the live graph, and its last change in the version")
     embeddings: dict[str, Any] | None = Field(default=None, description="how the map of the embeddings was made")
 
 

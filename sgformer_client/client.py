@@ -1,4 +1,4 @@
-"""`Client` and `AsyncClient`: typed clients that retry while the service is overloaded or restarts.
+"""`Client` and `AsyncClient`: typed clients that retry requests while the service is overloaded or restarts.
 
     from sgformer_client import Client
 
@@ -57,7 +57,7 @@ Features = Iterable[float] | Mapping[int, float] | Mapping[str, Any]
 NewNodes = Iterable[Mapping[str, Any]]
 """Made by `new_node`."""
 Operations = Iterable[Mapping[str, Any]]
-"""Operations of docs/live_graph.md; `add_node` and `set_features` make them."""
+"""The operations of docs/live_graph.md; `add_node` and `set_features` make two of them."""
 
 
 class EmbedOptions(TypedDict, total=False):
@@ -114,7 +114,7 @@ def add_node(node: NodeLike, features: Features | None = None, neighbors: Nodes 
 
 
 def set_features(node: NodeLike, features: Features) -> dict[str, Any]:
-    """The operation that gives a node of the graph other features. `features` as for `new_node`."""
+    """The operation that replaces the features of a node of the graph. `features` as for `new_node`."""
     return {"op": "set_features", "id": node, "features": _features(features)}
 
 
@@ -145,7 +145,7 @@ def _ids(name: str, ids: Nodes) -> Nodes:
 
 
 _RETRIED_ERRORS = (ServiceError, httpx.NetworkError, httpx.RemoteProtocolError)
-"""A restarting worker refuses connections or closes them. Timeouts are not in this list."""
+"""A restarting worker refuses or closes connections. Timeouts are not retried."""
 
 
 class _BaseClient:
@@ -193,7 +193,7 @@ class _BaseClient:
         return self._http.build_request("GET", "/nodes", params=params)
 
     def _node_request(self, node: NodeLike, limit: int | None, folder: str = "/nodes") -> httpx.Request:
-        path = quote(str(node), safe="").replace(".", "%2E")  # `..` in a path would mean its parent
+        path = quote(str(node), safe="").replace(".", "%2E")  # `..` in a path means its parent
         return self._http.build_request("GET", f"{folder}/{path}", params=None if limit is None else {"limit": limit})
 
     def _change_request(self, operations: Operations, upsert: bool, idempotency_key: str | None) -> httpx.Request:
@@ -233,13 +233,11 @@ class Client(_BaseClient):
         return _read_array(self._send(self._embed_request(nodes, new_nodes, options)))
 
     def explain(self, node: NodeLike | Mapping[str, Any], top: int | None = None) -> ExplainAnswer:
-        """Why a known or new node (made by `new_node`) has its answer, with the `top` (default 10) neighbours and
-        features.
-        """
+        """Why a known or new node (made by `new_node`) has its answer: the `top` (default 10) neighbours and features."""
         return ExplainAnswer.model_validate_json(self._send(self._explain_request(node, top)))
 
     def similar(self, nodes: Nodes = (), new_nodes: NewNodes = (), k: int = 10) -> SimilarAnswer:
-        """The k known nodes with the most similar embeddings, of known nodes, then of new nodes, in their order."""
+        """For each known node, then for each new node, the k known nodes with the most similar embeddings."""
         return SimilarAnswer.model_validate_json(self._send(self._similar_request(nodes, new_nodes, k)))
 
     def map(self, limit: int | None = None) -> MapAnswer:
@@ -251,9 +249,7 @@ class Client(_BaseClient):
         return NodeAnswer.model_validate_json(self._send(self._node_request(node, limit)))
 
     def nodes(self, start: int = 0, limit: int | None = None) -> NodesAnswer:
-        """A part of the nodes, in the order of the graph. Begin with `start=0` and go on with `next` of each answer, to
-        None.
-        """
+        """A part of the nodes, in the order of the graph. Continue with `start=answer.next`, until it is None."""
         return NodesAnswer.model_validate_json(self._send(self._nodes_request(start, limit)))
 
     def classes(self) -> ClassesAnswer:
@@ -285,7 +281,7 @@ class Client(_BaseClient):
         return GraphAnswer.model_validate_json(self._send(self._get("/graph")))
 
     def drift(self) -> DriftAnswer:
-        """How far requests and the live graph are from the training graph."""
+        """The difference of requests and of the live graph from the training graph."""
         return DriftAnswer.model_validate_json(self._send(self._get("/drift")))
 
     def graph_node(self, node: NodeLike, limit: int | None = None) -> NodeAnswer:

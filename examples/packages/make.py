@@ -49,13 +49,13 @@ def packages(index: str) -> Iterator[Package]:
 
 
 def related(package: Package, relations: tuple[str, ...] = RELATIONS) -> set[str]:
-    """Names in `a (>= 1), b | c`, without versions and architectures."""
+    """The names in relations such as `a (>= 1), b | c`, without versions and architectures."""
     text = ", ".join(package[relation] for relation in relations if relation in package)
     return set(re.findall(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]*)", text))
 
 
 def core(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The edges that stay while nodes with fewer than CORE neighbours are removed."""
+    """The edges that remain when nodes with fewer than CORE neighbours are removed, again and again."""
     while True:
         neighbors = defaultdict(set)
         for source, target in edges:
@@ -80,7 +80,7 @@ def row(package: Package) -> dict[str, str | int]:
         "multi_arch": package.get("Multi-Arch", "no"),
         "any_machine": yes(package["Architecture"] == "all"),
         "homepage": yes("Homepage" in package),
-        **{f"uses_{word}": yes(any(name.startswith(begin) for name in needed)) for word, begin in USES.items()},
+        **{f"uses_{word}": yes(any(name.startswith(prefix) for name in needed)) for word, prefix in USES.items()},
     }
 
 

@@ -31,7 +31,7 @@ class OnnxEngine:
         self._sums = sum_feeds(snapshot.sums)
 
     def known(self, rows: NDArray[np.int64]) -> Answers:
-        """By numpy, which is bitwise independent of batch composition and needs no call of the runtime per row."""
+        """Computed by numpy: bitwise independent of batch composition, without a call of the runtime per row."""
         return self._snapshot.known(rows)
 
     def extended(self, new: NewNodes, mode: Mode = "exact", max_recompute: int | None = None) -> ExtendedAnswers:

@@ -1,7 +1,7 @@
 """A served model: a version with its snapshot, its engine, the live graph, and a count of the requests that use it.
 
-While the graph is that of the snapshot, the engine answers, and the logits of known nodes are read from the snapshot. Once
-the graph has changed, the live graph answers, with numpy: a change affects the answers for all nodes.
+Until the graph changes, the engine answers, and the logits of known nodes are read from the snapshot. Then the live graph
+answers, with numpy: a change affects the answers for all nodes.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class ServedModel:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the graph differs from that of the snapshot."""
+        """True if the graph has changed since the snapshot."""
         return self.live.graph.version > 0
 
     @property
@@ -237,5 +237,5 @@ def _open(versions: ModelVersions, version: int, local_cache: Path | None) -> Sn
         try:
             return LocalCopies(local_cache, versions).open(version)
         except LocalCopyError as error:
-            LOG.warning("version %s is opened in the store, which must not stall then: %s", version, error)
+            LOG.warning("version %s is opened in the store, whose stalls may then delay answers: %s", version, error)
     return versions.open(version)

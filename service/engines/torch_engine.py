@@ -18,7 +18,7 @@ from sgformer.request_time.extension import Mode
 
 
 class TorchEngine:
-    """The states are on the GPU if they fit, else in host memory, and rows are copied. The adjacency is in host memory."""
+    """On a GPU, the states are in its memory if they fit; else rows are copied to it. The adjacency is in host memory."""
 
     backend: Backend | None = None
     batch_invariant = False  # a matrix product picks its kernel, and so the order of its additions, by the number of rows

@@ -89,7 +89,7 @@ def known_features(model: ServedModel, row: int) -> FeatureRows | None:
 
 
 def _feature_variants(model: ServedModel, row: FeatureRows) -> tuple[list[int | str], FeatureRows]:
-    """The names, or the numbers, of the features that the node has, and a row without each."""
+    """The names, or the numbers, of the features that the node has, and for each of them a row without it."""
     graph_model = model.live.graph.model
     if model.schema is None:
         numbers, rows = numbered_variants(graph_model, row)

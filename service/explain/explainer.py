@@ -1,4 +1,4 @@
-"""Answers /explain, /similar and /map: parses the request, has the answer computed off the event loop, and encodes it."""
+"""Answers /explain, /similar and /map: parses the request, computes the answer off the event loop, and encodes it."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Explainer:
             if key not in self._maps:
                 computed: AnswerFields = await self._batcher.compute(model, MapRows(limit), request)
                 self._maps[key] = computed.fields["content"]
-                for other in list(self._maps)[:-KEPT_MAPS]:
-                    del self._maps[other]
+                for oldest in list(self._maps)[:-KEPT_MAPS]:
+                    del self._maps[oldest]
             return Answer(self._maps[key], model.origin, {})
         finally:
             model.release()

@@ -1,9 +1,9 @@
-"""The known nodes whose embeddings are nearest to those of the queries, in the graph as it is now.
+"""The search for the known nodes whose embeddings are nearest to given embeddings, in the graph as it is now.
 
 While the graph is as published, the stored embeddings are searched: all of them, or by the index of the snapshot. After a
 change every embedding differs a little, because every node attends to all. In a small graph all embeddings are computed
-again. In a large graph the stored embeddings only give candidates. The current embeddings of these candidates, and of the
-nodes that were added or changed, are then compared.
+again. In a large graph, the stored embeddings only give candidates. Then the current embeddings of the candidates, and of
+the nodes that were added or changed, are compared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sgformer.nearest.lists import InvertedLists
 from sgformer.nearest.scan import Nearest, nearest, unit_rows
 
 SCANNED_NODES = 10_000
-"""Most nodes whose embeddings are computed again after a change: all of a small graph, else the last ones that changed."""
+"""Most nodes whose embeddings are computed again after a change: all nodes of a small graph, else the last changed nodes."""
 
 
 class SimilarNodes:
@@ -32,7 +32,7 @@ class SimilarNodes:
         index = (model.snapshot.manifest.embeddings or {}).get("index") or {}
         self._probes, self._recall = index.get("probes", 0), index.get("recall")
         self._scanned_at = -1
-        self._scanned, self._scanned_rows = np.empty(0, dtype=np.int64), self._stored[:0]
+        self._scanned_rows, self._scanned_embeddings = np.empty(0, dtype=np.int64), self._stored[:0]
 
     def is_exact(self, model: ServedModel) -> bool:
         return model.num_rows <= SCANNED_NODES if model.is_changed else self._lists is None
@@ -50,10 +50,10 @@ class SimilarNodes:
         if not model.is_changed:
             return self._search_stored(queries, k)
         self._scan(model)
-        found = nearest(self._scanned_rows, queries, k, self._scanned)
+        found = nearest(self._scanned_embeddings, queries, k, self._scanned_rows)
         if self.is_exact(model):
             return found
-        candidates = np.setdiff1d(self._search_stored(queries, 4 * k + 16).rows, np.append(self._scanned, -1))
+        candidates = np.setdiff1d(self._search_stored(queries, 4 * k + 16).rows, np.append(self._scanned_rows, -1))
         candidates = candidates[~model.live.graph.adjacency.is_removed(candidates)]
         if not len(candidates):
             return found
@@ -73,18 +73,18 @@ class SimilarNodes:
             return
         graph = model.live.graph
         rows = graph.adjacency.live_rows() if self.is_exact(model) else graph.changed_rows()[-SCANNED_NODES:]
-        self._scanned, self._scanned_at = rows, model.sequence
-        self._scanned_rows = self.unit_embeddings(model, rows) if len(rows) else self._stored[:0]
+        self._scanned_rows, self._scanned_at = rows, model.sequence
+        self._scanned_embeddings = self.unit_embeddings(model, rows) if len(rows) else self._stored[:0]
 
 
 def stored_embeddings(model: ServedModel) -> NDArray[Any]:
     """Raises Refusal if the snapshot has none."""
     embeddings = model.snapshot.unit_embeddings
     if embeddings is None:
-        found = (
+        problem = (
             f"version {model.version} was published without embeddings (snapshot format {model.snapshot.manifest.format})"
         )
-        raise Refusal("no_embeddings", f"{found}; publish it again, e.g. with sgf-train refresh")
+        raise Refusal("no_embeddings", f"{problem}; publish it again, e.g. with sgf-train refresh")
     return embeddings
 
 

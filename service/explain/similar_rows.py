@@ -52,7 +52,7 @@ def list_similar(model: ServedModel, question: SimilarQuestion, max_recompute: i
 def _queries(
     model: ServedModel, similar: SimilarNodes, question: SimilarQuestion, max_recompute: int | None
 ) -> tuple[list[int], NDArray[Any]]:
-    """For every node its row (-1 for a new node) and its unit embedding."""
+    """The row (-1 for a new node) and the unit embedding of every node."""
     parts, own_rows = [], []
     if question.nodes:
         rows = model.rows(question.nodes)

@@ -1,7 +1,7 @@
 """sgf-graph: change, compact and export the live graph of a model.
 
-    sgf-graph apply changes.jsonl                  send operations to a running service; run again, it continues
-    sgf-graph status                               the graph and its log, read from the store; with --url, asked of a service
+    sgf-graph apply changes.jsonl                  send operations to a running service; a second run continues
+    sgf-graph status                               the graph and its log, from the store, or from a service (--url)
     sgf-graph compact                              make a version of the graph as it is now (needs the admin token)
     sgf-graph export graph.npz                     write the graph as it is now, for sgf-train --data
 

@@ -1,8 +1,8 @@
-"""Sends a file of operations to a service in batches, each exactly once, also if a run is killed and started again.
+"""Sends a file of operations to a service in batches. Each is applied exactly once, even if a run is killed and repeated.
 
 Before a batch is sent, the file NAME.progress records its lines. The next run sends the same lines with the same
-idempotency key, by which the service recognises a batch that it has already. The digest of the file up to the end of the
-batch is part of the key and of the progress, so a file whose sent lines were changed is noticed. Lines may be added at the
+idempotency key, by which the service recognises a batch that it has applied already. The digest of the file up to the end of
+the batch is part of the key and of the progress, so a change of lines that were sent is noticed. Lines may be added at the
 end of the file.
 """
 
@@ -23,7 +23,7 @@ from sgformer_client import Client, ServiceError
 
 BAR_WIDTH = 24
 UNDECIDED_STATUSES = (408, 429)
-"""Statuses after which the same request may succeed later, besides those from 500 on."""
+"""The statuses below 500 after which the same request may succeed later."""
 
 
 class Applied(NamedTuple):
@@ -38,10 +38,10 @@ class Applied(NamedTuple):
 
 class Batch(NamedTuple):
     first: int
-    """The number of its first line."""
+    """The number of the first line."""
     last: int
     before: str
-    """The digest of the file before the first line."""
+    """The digest of the file up to the line before the first."""
     digest: str
     """The digest up to the end of the last line."""
     operations: list[Any]
@@ -58,7 +58,7 @@ class Progress:
     first: int = 1
     """All lines before this one are applied."""
     last: int = 0
-    """The lines from `first` to this one may be applied."""
+    """The lines from `first` to this one may have been applied."""
     digest: str = hashlib.sha256().hexdigest()
     """The digest of the file up to the line `last`."""
 
@@ -91,17 +91,17 @@ class Progress:
 
 
 def apply_file(client: Client, file: Path, batch_size: int, upsert: bool, show: bool) -> Applied:
-    """Raises DataError, which names the line, ServiceError, and errors of httpx. The same call continues after any of them.
+    """Raises DataError, which names the line, ServiceError and errors of httpx. Another call repeats the failed batch.
 
     Args:
-        show: show the progress on standard error.
+        show: whether to show the progress on standard error.
     """
     size, path = file.stat().st_size, file.with_name(f"{file.name}.progress")
     graph = client.graph().graph
-    done = Progress.read(path, graph)
+    progress = Progress.read(path, graph)
     operations = skipped = 0
     sequence = None
-    for batch in read_batches(file, batch_size, done):
+    for batch in read_batches(file, batch_size, progress):
         Progress(graph, batch.first, batch.last, batch.digest).write(path)
         key = f"{batch.digest}-{batch.first}{'-upsert' if upsert else ''}"
         try:
@@ -114,34 +114,34 @@ def apply_file(client: Client, file: Path, batch_size: int, upsert: bool, show: 
         Progress(graph, batch.last + 1, batch.last, batch.digest).write(path)
         if show:
             _show(file.name, batch.end / size, operations)
-    return Applied(operations, skipped, done.first - 1, sequence)
+    return Applied(operations, skipped, progress.first - 1, sequence)
 
 
-def read_batches(file: Path, size: int, done: Progress) -> Iterator[Batch]:
-    """Yields what is left to send: first the lines that may be applied, then `size` operations at a time.
+def read_batches(file: Path, size: int, progress: Progress) -> Iterator[Batch]:
+    """Yields the batches left to send: first the lines that may have been applied, then `size` operations at a time.
 
     Raises DataError.
     """
     digest, end = hashlib.sha256(), 0
-    before, first, operations, lines = "", done.first, list[Any](), list[int]()
+    before, first, operations, lines = "", progress.first, list[Any](), list[int]()
     number = 0
     with file.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
-            if number == done.first:
+            if number == progress.first:
                 before = digest.hexdigest()
             digest.update(line.strip() + b"\n")  # the newline of the last line may come later
             end += len(line)
-            if number >= done.first:
+            if number >= progress.first:
                 parsed = _parse(line, f"{file.name}, line {number}")
                 operations += parsed
                 lines += [number] * len(parsed)
-            if number == done.last and digest.hexdigest() != done.digest:
-                raise _changed(file, done)
-            if operations and (number == done.last or (number > done.last and len(operations) >= size)):
+            if number == progress.last and digest.hexdigest() != progress.digest:
+                raise _changed(file, progress)
+            if operations and (number == progress.last or (number > progress.last and len(operations) >= size)):
                 yield Batch(first, number, before, digest.hexdigest(), operations, lines, end)
                 before, first, operations, lines = digest.hexdigest(), number + 1, [], []
-    if number < done.last:
-        raise _changed(file, done)
+    if number < progress.last:
+        raise _changed(file, progress)
     if operations:
         yield Batch(first, number, before, digest.hexdigest(), operations, lines, end)
 
@@ -162,9 +162,9 @@ def _parse(line: bytes, place: str) -> list[Any]:
     return operations
 
 
-def _changed(file: Path, done: Progress) -> DataError:
+def _changed(file: Path, progress: Progress) -> DataError:
     return DataError(
-        f"{file.name} was changed: its lines up to {done.last:,} are not those that were sent. Add operations at its "
+        f"{file.name} was changed: its lines up to {progress.last:,} differ from those sent before. Add operations at its "
         f"end, or put them into another file. {file.name}.progress has the progress"
     )
 
@@ -172,11 +172,12 @@ def _changed(file: Path, done: Progress) -> DataError:
 def _explain(error: ServiceError, file: Path, batch: Batch) -> DataError:
     index = error.details.get("operation")
     if isinstance(index, int) and index < len(batch.lines):
-        place, applied = f"{file.name}, line {batch.lines[index]}", f"the lines before {batch.first} are applied"
+        place = f"line {batch.lines[index]}"
     else:
-        place, applied = f"{file.name}, lines {batch.first} to {batch.last}", f"those before {batch.first} are applied"
+        place = f"lines {batch.first} to {batch.last}"
+    applied = f"the lines before {batch.first} are applied"
     advice = " A smaller --batch makes smaller requests." if error.status == 413 else ""
-    return DataError(f"{place}: {error}; {applied}, and the same command continues there.{advice}")
+    return DataError(f"{file.name}, {place}: {error}; {applied}, and the same command continues there.{advice}")
 
 
 def _show(name: str, share: float, operations: int) -> None:

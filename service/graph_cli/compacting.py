@@ -13,10 +13,10 @@ POLL_SECONDS = 0.5
 
 
 class AdminClient(Client):
-    """Its key is the admin token."""
+    """A client whose key is the admin token."""
 
     def compact(self, wait: bool) -> dict[str, Any]:
-        """Returns the job. Raises DataError if it fails."""
+        """Submits a compaction and returns its job; with `wait`, when it has succeeded. Raises DataError if it fails."""
         job_id = json.loads(self._send(self._http.build_request("POST", "/admin/graph/compact")))["job"]
         while True:
             job: dict[str, Any] = json.loads(self._send(self._get(f"/admin/jobs/{job_id}")))

@@ -19,7 +19,7 @@ from sgformer import SparseRows
 
 
 def stored_state(root: Path, model: str | None) -> dict[str, Any]:
-    """The fields of GET /graph that the store has."""
+    """The fields of GET /graph that can be read from the store."""
     with _open(root, model) as (live, log):
         manifest = live.snapshot.manifest
         origin = {"model": manifest.model, "version": int(live.snapshot.folder.name), "snapshot": manifest.snapshot}
@@ -33,7 +33,7 @@ def describe_state(state: dict[str, Any]) -> str:
         "model": f"{state['model']} {state['version']}",
         "graph": f"{state['graph'][:16]}: {state['nodes']:,} nodes, {state['edges']:,} edges",
         "changes": f"{state['sequence']:,}, of which {since_version:,} since the version was made",
-        "overlay": f"other edges at {overlay['nodes']:,} nodes, other features at {overlay['features']:,}",
+        "overlay": f"changed edges at {overlay['nodes']:,} nodes, changed features at {overlay['features']:,}",
         "log": format_bytes(state["log"]["bytes"]) if state.get("log") else "none",
     }
     return "\n".join(f"{name:<10}{value}" for name, value in rows.items())
@@ -57,7 +57,7 @@ def export_graph(file: Path, root: Path, model: str | None) -> dict[str, Any]:
 
 
 def _arrays(data: CurrentData) -> dict[str, NDArray[Any]]:
-    """As `model_store.publish.graph_file` describes. A split by the ids is left out: training draws the same again."""
+    """As `model_store.publish.graph_file` describes. Without a split drawn from the ids: training redraws it."""
     arrays: dict[str, NDArray[Any]] = {"edge_index": data.graph.adjacency.edge_index()}
     features = data.graph.features
     if isinstance(features, SparseRows):

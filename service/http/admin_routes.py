@@ -67,8 +67,8 @@ class LiveVersion(BaseModel):
 
 
 def admin_routes(service: JobService | None, data_root: Path, rollout: Rollout) -> APIRouter:
-    """`service` is None if /admin is off. Requests are then refused earlier, and the OpenAPI document still has the
-    routes.
+    """`service` is None if /admin is off. `Security` then refuses the requests; the OpenAPI document has the routes
+    anyway.
     """
     router = APIRouter(prefix="/admin", tags=["admin"])
     _add_models(router, rollout)
@@ -91,7 +91,7 @@ def admin_routes(service: JobService | None, data_root: Path, rollout: Rollout) 
             model = rollout.versions().name
         except StoreError as error:
             raise Refusal("conflict", f"the model to retrain is unknown: {error}") from None
-        workers = job_service().ledger.workers()  # before the job is accepted: this may fail
+        workers = job_service().ledger.workers()  # before the job is submitted: this call may fail
         submitted = job_service().submit(submission, model, idempotency_key)
         return Submitted(job=submitted.id, **_waiting(submitted, workers))
 

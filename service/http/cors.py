@@ -18,7 +18,7 @@ HeaderPairs = list[tuple[bytes, bytes]]
 
 
 class Cors:
-    """Adds headers to every response, error responses included: without them a page cannot read why it was refused."""
+    """Adds headers to every response, error responses included: without them a page cannot read the reason of a refusal."""
 
     def __init__(self, origins: Sequence[str]) -> None:
         self.is_on, self._allows_all = bool(origins), "*" in origins

@@ -1,4 +1,4 @@
-"""The routes about the data of the served version: its nodes, classes and features. They read, and compute nothing."""
+"""The routes that read the data of the served version: its nodes, classes and features. The model computes nothing here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sgformer_client.answers import ClassesAnswer, FeaturesAnswer, NodeAnswer, N
 
 DEFAULT_NEIGHBORS, MAX_NEIGHBORS = 100, 10_000
 MAX_LISTED, MAX_LISTED_VALUES = 200, 50_000
-"""Most nodes, and feature values, in a list of nodes: the event loop reads and encodes them."""
+"""Most nodes, and most feature values, in a list of nodes: the event loop reads and encodes them."""
 SPLITS = "train", "validation", "test"
 NodeText = Annotated[str, PathParameter(description="a node of the graph; percent-encode what a path cannot hold")]
 Limit = Annotated[int, Query(ge=0, le=MAX_NEIGHBORS, description="how many neighbours to list")]

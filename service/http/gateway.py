@@ -34,7 +34,7 @@ from service.telemetry.metrics import Metrics
 LOG = logging.getLogger("service.http.gateway")
 EXPLAIN, SIMILAR, MAP = "/explain", "/similar", "/map"
 QUESTION_ROUTES = {"/predict", "/embed", EXPLAIN, SIMILAR}
-"""Routes that take a question by POST, and wait in the first lane."""
+"""Routes that take a question by POST, and wait in the lane `answers`."""
 NOT_QUEUED = {"/health/live", "/health/ready", "/metrics"}
 """Routes that never wait: they are cheap, and operators need them most in an overload."""
 MAX_OTHER_BYTES = 64 * 1024
@@ -83,7 +83,7 @@ class Gateway:
         return None
 
     def encode_headers(self, headers: list[tuple[bytes, bytes]], origin: bytes | None) -> bytes:
-        """The headers of every response, which uvicorn replaces once per second, when `Date` changes."""
+        """Encodes the headers of every response. uvicorn replaces the list once per second, when `Date` changes."""
         if self._default_headers[0] is not headers:
             self._default_headers = headers, _encode(headers)
         return self._default_headers[1] + _encode(self.cors.pairs(origin)) if self.cors.is_on else self._default_headers[1]
@@ -114,7 +114,7 @@ class Gateway:
             self._record(request, route, reply.status, len(reply.content), reply.error)
 
     def reply_early(self, refusal: Refusal, route: str) -> Reply:
-        """Returns the reply to a request that admission refuses as it arrives, and counts it. Many in a row get the same."""
+        """Counts a request that admission refuses as it arrives, and returns its reply, which equal refusals share."""
         self._metrics.record_response(route, 429, 0.0)
         if self._last_refusal[0] is not refusal:
             self._last_refusal = refusal, Reply.for_refusal(refusal)

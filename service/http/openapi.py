@@ -23,20 +23,19 @@ from sgformer_client.answers import ErrorAnswer
 
 LOG = logging.getLogger("service.http.openapi")
 MANY = 32
-"""An example lists all features, or all classes, up to this number."""
-
+"""An example lists all features, or all classes, if there are at most this many."""
 MAX_EXAMPLE_BYTES = 4000
 MAX_EXAMPLE_COST = 10_000
-"""Most states that the example of an explanation reads. It is computed on the event loop, once per change: about 20 ms."""
+"""Most states that the example of an explanation reads: about 20 ms on the event loop, once per change of the graph."""
 SAMPLES = {"number": 0.0, "boolean": True, "date": "2024-01-31"}
 
 
 class Document:
-    """`private`: answers need a key, so the document, which needs none, shows no ids of the graph."""
+    """`private`: answers need a key, but the document is public, so it shows no ids of the graph."""
 
     def __init__(self, app: FastAPI, private: bool) -> None:
         self._app, self._private = app, private
-        self._state: object = ""  # the version and change that the examples fit; at first there are none
+        self._state: object = ""  # the version and change that the examples fit; "" before there are examples
 
     def of(self, model: ServedModel | None) -> dict[str, Any]:
         """The document for the served version, or for none."""
@@ -114,21 +113,21 @@ def _questions(model: ServedModel | None) -> dict[str, Any]:
         return {"known": {"value": {"nodes": [0]}}}
     first = model.first_ids(2)
     new = {"id": "a", "features": _features(model), "neighbors": first}
-    likely = {} if model.config.task == "regression" else {"top_k": 1}
-    few = {"probabilities": False, "top_k": 3} if likely and model.config.out_features > MANY else {}
+    top_1 = {} if model.config.task == "regression" else {"top_k": 1}
+    top_3 = {"probabilities": False, "top_k": 3} if top_1 and model.config.out_features > MANY else {}
     named = {}
     if model.schema is not None and len(model.schema.columns) <= MANY:
         by_name = {column.name: (*column.categories, SAMPLES.get(column.kind))[0] for column in model.schema.columns}
-        value = {"new_nodes": [new | {"features": by_name}], **likely}
+        value = {"new_nodes": [new | {"features": by_name}], **top_1}
         named = {"named": {"summary": "a new node, with features by name", "value": value}}
     joint = {"new_nodes": [new, new | {"id": "b", "neighbors": []}], "edges": [["a", "b"]], "joint": True}
     frozen = {"new_nodes": [new], "mode": "frozen"}
     return {
-        "known": {"summary": "nodes of the graph", "value": {"nodes": first, **few}},
-        "new": {"summary": "a new node", "value": {"new_nodes": [new], **likely}},
+        "known": {"summary": "nodes of the graph", "value": {"nodes": first, **top_3}},
+        "new": {"summary": "a new node", "value": {"new_nodes": [new], **top_1}},
         **named,
-        "joint": {"summary": "two new nodes with an edge between them", "value": joint | likely},
-        "frozen": {"summary": "a new node, without recomputing its neighbours", "value": frozen | likely},
+        "joint": {"summary": "two new nodes with an edge between them", "value": joint | top_1},
+        "frozen": {"summary": "a new node, without recomputing its neighbours", "value": frozen | top_1},
     }
 
 
@@ -144,15 +143,18 @@ def _changes(model: ServedModel | None) -> dict[str, Any]:
     numbers = map(str, count()) if model.snapshot.has_text_ids else count(model.num_rows)
     new = next(node for node in numbers if model.live.row(node) is None)
     first = model.first_ids(2)
-    node = {"op": "add_node", "id": new, "features": _features(model), "neighbors": first}
-    again = {"op": "set_features", "id": new, "features": _features(model)}
-    without = {"op": "remove_edge", "source": new, "target": first[0]}
+    add_node = {"op": "add_node", "id": new, "features": _features(model), "neighbors": first}
+    set_features = {"op": "set_features", "id": new, "features": _features(model)}
+    remove_edge = {"op": "remove_edge", "source": new, "target": first[0]}
     return {
-        "node": {"summary": "a new node with edges", "value": {"operations": [node]}},
-        "several": {"summary": "several operations, in order", "value": {"operations": [node, again, without]}},
+        "node": {"summary": "a new node with edges", "value": {"operations": [add_node]}},
+        "several": {
+            "summary": "several operations, in order",
+            "value": {"operations": [add_node, set_features, remove_edge]},
+        },
         "upsert": {
             "summary": "a node that may exist, and one that may not",
-            "value": {"operations": [node, {"op": "remove_node", "id": new}], "upsert": True},
+            "value": {"operations": [add_node, {"op": "remove_node", "id": new}], "upsert": True},
         },
     }
 

@@ -1,9 +1,9 @@
-"""uvicorn's HTTP/1.1 protocol, with limits that it does not have.
+"""uvicorn's HTTP/1.1 protocol, with limits that uvicorn lacks.
 
-A request becomes a task when it is complete and admission has given it a slot. A refused request never does. A usual
-request (`usual_head`) that arrives in one piece is not parsed again if its head has been parsed before. What the gateway
-answers itself is written in one packet, without ASGI; all other routes run as in uvicorn. Heads, bodies and unread answers
-have limits of time and size. On shutdown a keep-alive connection may send one last request.
+A request becomes a task when it is complete and admission has given it a slot. A refused request never becomes one. A
+usual request (`usual_head`) that arrives in one piece is not parsed if an equal head has been parsed before. The answers of
+the gateway itself are written in one packet, without ASGI; all other routes run as in uvicorn. Heads, bodies and unread
+answers have limits of time and size. On shutdown a keep-alive connection may send one last request.
 
 benchmarks/groups/ablation.py measures each of these against plain uvicorn.
 """
@@ -33,9 +33,9 @@ HEAD_BYTES = 64 * 1024
 WRITE_BUFFER_BYTES = 16 * 1024
 """Unsent bytes of a connection from which they count against the budget of bytes."""
 SMALL_BODY_BYTES = 4096
-"""A body up to this size does not count against the budget: all connections together hold few bytes of them."""
+"""A body up to this size does not count against the budget: the small bodies of all connections fill little memory."""
 DROPPED_BODIES = 16
-"""Times the size limit: how much of a refused body is read and dropped, so that the client can read the response."""
+"""A refused body is read and dropped, up to this many times the size limit, so that the client can read the response."""
 LAST_REQUEST_SECONDS, LAST_BODY_SECONDS = 0.5, 3.0
 """After SIGTERM: how long an idle connection stays open, so that a request that is already on its way is answered; and how
 long the body of a request may still take."""
@@ -46,7 +46,7 @@ class Protocol(HttpToolsProtocol):
     """One connection. The parser calls `on_...`; a request runs as a task of the gateway, or as an ASGI cycle of uvicorn."""
 
     # The attributes that a refusal reads and writes are slots, in one block of memory. In the dictionaries of thousands of
-    # instances each attribute would cost a cache miss or two, and all of them as much as the system calls.
+    # instances, each attribute would cost a cache miss or two: together as much time as the system calls.
     __slots__ = (
         "_answers", "_gateway", "_in_body", "_in_head", "_is_shutting_down", "_request", "_unsent_bytes", "deadline",
         "loop", "server_state", "timeout_keep_alive", "transport",
@@ -104,7 +104,7 @@ class Protocol(HttpToolsProtocol):
             self._parse(data)
 
     def _receive_usual(self, head: Head, data: bytes) -> None:
-        """Receives a whole request whose head is parsed already. Leaves the parser between two messages, where it is."""
+        """Receives a whole request whose head is parsed already. Does not use the parser, which is between two messages."""
         answers = self._answers
         if answers.is_overloaded and (refusal := answers.shed()):
             self._refuse_early(head, refusal)

@@ -1,4 +1,4 @@
-"""An HTTP request, as the protocol, admission and the gateway share it; and `usual_head`, which parses most heads once."""
+"""An HTTP request, which the protocol, admission and the gateway share; and `usual_head`, which parses equal heads once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Request:
         expects_continue: bool = False,
         head: Head | None = None,
     ) -> None:
-        """`head`: of a usual request. Many requests share it."""
+        """`head`: the head of a usual request, which many requests share."""
         self.connection, self.method, self.target, self.version = connection, method, target, version
         self.headers = headers
         self.keep_alive, self.expects_continue = keep_alive, expects_continue
@@ -104,8 +104,8 @@ class Request:
 
 
 class Head:
-    """The head of a usual request: POST /predict or /embed over HTTP/1.1, a small body of known length, no optional feature
-    of HTTP. Also collects what the parser finds.
+    """The head of a usual request: POST /predict or /embed over HTTP/1.1, a small body of known length, and no
+    `Transfer-Encoding`, `Expect`, `Upgrade` or `Connection: close`. Its `on_...` methods collect what the parser finds.
     """
 
     def __init__(self, head: bytes) -> None:
@@ -159,7 +159,7 @@ def _usual_head(head: bytes) -> Head | None:
     try:
         parsed = Head(head)
     except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-        return None  # the parser of the connection finds it again
+        return None  # the parser of the connection reports it
     return parsed if parsed.is_usual else None
 
 

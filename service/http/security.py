@@ -1,4 +1,4 @@
-"""Authorization: API keys for all paths but the public ones, write keys for POST /graph, the admin token for /admin.
+"""Authorization: API keys for all paths except the public ones, write keys for POST /graph, the admin token for /admin.
 
 Keys are never logged.
 """

@@ -1,6 +1,6 @@
 """Compaction: a job that publishes the live weights over the graph as it is now, on request or when much has changed.
 
-Until then, every answer reads the changes besides the snapshot, and every worker replays them when it starts.
+Without it, every answer reads the changes in addition to the snapshot, and every worker replays them when it starts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Overlay(NamedTuple):
     model: str
     snapshot: str
     changed: int
-    """Nodes with other edges or features."""
+    """The larger of two numbers: nodes whose edges differ, and nodes whose features differ."""
     nodes: int
 
 
@@ -44,7 +44,7 @@ class AutomaticCompaction:
         submit: Callable[[Submission, str, str | None], Job],
         overlay: Callable[[], Overlay | None],
     ) -> None:
-        """`overlay` returns None if there is nothing that could be compacted."""
+        """`overlay` returns None if the served graph cannot be compacted."""
         can_run = settings.jobs_in_redis or find_spec("torch") is not None
         self._limit = settings.compact_changes if can_run else 0
         self._submit, self._overlay, self._check_at = submit, overlay, 0.0

@@ -1,6 +1,6 @@
 """The folder of a job in the store: what its training writes, and the files that control the training.
 
-Events and log leave the folder redacted: of an absolute path, only the last component is shown.
+Events and log are redacted when they are read: of an absolute path, only the last component remains.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class JobFolder:
             file.seek(position)
             complete, newline, _incomplete = file.read().rpartition(b"\n")
             position += len(complete + newline)
-            # After a line that a full disk truncated there is an empty line.
+            # A line that a full disk truncated is followed by an empty line.
             lines = [self._redaction.line(line.decode(errors="replace")) for line in complete.split(b"\n") if line]
         return lines, position
 
@@ -68,8 +68,8 @@ class Redaction:
         return _PATH.sub(lambda path: f".../{path.group().rpartition('/')[2]}", self._roots.sub("...", text))
 
     def line(self, line: str) -> str:
-        """Redacts each string of a JSON line. Not the raw line: there, a path after an escaped newline follows the letter n,
-        and the pattern does not match it.
+        """Redacts each decoded string of a JSON line. In the raw line, a path after an escaped newline follows the letter n,
+        so the pattern would not match it.
         """
         try:
             json.loads(line)

@@ -1,4 +1,4 @@
-"""Submits, cancels and advances jobs. Of all workers on a store, one thread, the leader, advances the jobs."""
+"""Submits, cancels and advances jobs. The leader, a thread in one of the workers on a store, advances them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from service.settings import Settings
 from service.telemetry.metrics import Metrics
 
 LOG = logging.getLogger("service.jobs")
-# The name of earlier releases: with a new one, old and new workers could each elect a leader during an upgrade.
+# The name of earlier releases: with a new name, old and new workers could each elect a leader during an upgrade.
 LEADER_LOCK = "attendant.lock"
 BUSY_SECONDS, IDLE_SECONDS = 0.1, 0.5
 """Time between two steps of the leader, while a training runs and otherwise."""
@@ -106,7 +106,7 @@ class Leader:
         self._thread.start()
 
     def stop(self) -> None:
-        """A local training continues, and the next leader adopts it."""
+        """Stops the thread. A local training continues, and the next leader adopts it."""
         self._stopping.set()
         self._thread.join(timeout=5)
 

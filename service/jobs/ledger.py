@@ -1,4 +1,4 @@
-"""The ledger of jobs: what both implementations (`sqlite_ledger`, `redis_ledger`) share, and the errors of jobs.
+"""The interface of the ledgers (`sqlite_ledger`, `redis_ledger`), the code that they share, and the errors of jobs.
 
 JobError: `service.http.errors` maps its subclasses to responses, and its `details` to details of the response
 - InvalidSubmission: the request to retrain cannot be run

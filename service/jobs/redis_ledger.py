@@ -36,7 +36,7 @@ PREFIX = "sgf:jobs:"
 ORDER, WORKERS = f"{PREFIX}order", f"{PREFIX}workers"
 KEPT_SECONDS = 30 * 86_400
 BEAT_SECONDS = 5
-WORKER_SECONDS = 10  # a worker counts as connected for so long after its last announcement
+WORKER_SECONDS = 10  # a worker counts as connected for this time after its last announcement
 TIMEOUT_SECONDS = 2.0
 
 
@@ -191,7 +191,7 @@ def _active(job: Job) -> str:
 
 
 def _write(pipe: Any, job: Job, holder: str | None) -> None:
-    """`holder`: the job id in the active key of the model. It may be another job if Redis has lost its data meanwhile."""
+    """`holder`: the job id in the active key of the model. It may be another id if Redis has lost its data meanwhile."""
     pipe.set(_record(job.id), job.model_dump_json(), ex=None if job.active else KEPT_SECONDS)
     pipe.zadd(ORDER, {job.id: datetime.fromisoformat(job.submitted_at).timestamp()})
     if job.active and holder in (None, job.id):

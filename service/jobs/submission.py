@@ -71,8 +71,8 @@ class Submission(BaseModel):
             find_data(data_root, self.data)
 
     def arguments(self, data_root: Path) -> list[str]:
-        """Returns the arguments for `python -m training`. Checks again, because files may have been removed since the
-        submission; raises InvalidSubmission.
+        """Returns the arguments for `python -m training`. Repeats `check`, because files may have been removed since the
+        submission. Raises InvalidSubmission.
         """
         self.check(data_root)
         arguments = ["refresh"] if self.refresh else ["--no-checkpoint"]

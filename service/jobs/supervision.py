@@ -51,7 +51,7 @@ class Supervision:
     def step(self) -> Job:
         if not self.job.active:
             return self.job
-        alive = self._training.alive()  # before its events: a dead training writes no more
+        alive = self._training.alive()  # before the events are read: a dead training writes no more
         self._read_events()
         if not alive:
             self.job = self._result()
@@ -96,7 +96,7 @@ class Supervision:
             job = self.job.ended("succeeded")
         elif self._stopping is not None:
             job = self.job.ended(*self._stopping)
-        elif self.job.cancel_requested:  # the earlier supervisor died after it had stopped the training
+        elif self.job.cancel_requested:  # an earlier supervisor stopped the training, and died
             job = self.job.ended("cancelled")
         elif isinstance(self._last_event, StoppedEvent):
             job = self.job.ended("failed", "the training process was stopped by a signal")
@@ -118,7 +118,7 @@ def succeed_if_live(job: Job, settings: Settings) -> Job:
 
 
 def with_published_version(job: Job, settings: Settings) -> Job:
-    """The job with the version that the store says it published: events may be lost."""
+    """The job with the version that it published, according to the store: events may be lost."""
     try:
         versions = Store(settings.store).model(job.model)
         candidates = [version for version in versions.versions() if version > (job.parent or 0)]

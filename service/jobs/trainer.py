@@ -13,7 +13,7 @@ from service.jobs.training_process import TrainingProcess
 from service.settings import Settings
 
 LOG = logging.getLogger("service.jobs")
-REPORT_SECONDS = 0.25  # a report also finds requests to cancel, which must take less than 2 s in all
+REPORT_SECONDS = 0.25  # a report also learns of a cancel, which must take less than 2 s in all
 RETRY_SECONDS = 2.0  # the service abandons the job of a worker after 10 s without a report
 
 
@@ -28,7 +28,7 @@ class Trainer:
         self._report_at = 0.0
 
     def step(self) -> bool:
-        """Returns False if no job waits. Raises JobsUnavailable between jobs only."""
+        """Returns False if no job runs or waits. Raises JobsUnavailable, but never while a training runs."""
         supervision = self._supervision = self._supervision or self._next_supervision()
         if supervision is None:
             return False
@@ -41,7 +41,7 @@ class Trainer:
         return True
 
     def stop(self, reason: str) -> None:
-        """Stops the training; its job has failed for this reason. Call `step` until it returns False."""
+        """Stops the training; its job fails for this reason. Call `step` until it returns False."""
         self._stopping = True
         if self._supervision is not None:
             self._supervision.stop("failed", reason)

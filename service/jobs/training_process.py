@@ -6,11 +6,11 @@ own session a training at idle priority would not yield to the service.
 The process inherits a locked file from its parent, and the kernel releases the lock when the process dies. So any process
 can tell whether the training is alive without trusting process ids, and can adopt it if its supervisor has died.
 
-Idle priority protects the service: while a training runs, p99 of /predict is 1.5 times that of a quiet machine
+Idle priority protects the service: while a training runs, p99 of /predict is 1.5 times as high as without
 (docs/benchmarks.md, retraining). Its cost: the kernel frees the memory of a killed process at the priority of the process,
 which is slow on a busy machine, and a cancel must take less than 2 s. So the supervisor restores the priority, if permitted,
 and releases the memory itself. One run with 200 MB on two busy cores: 4.3 s from kill to exit without help, 0.9 s with the
-memory released, 0.4 s with both.
+memory released, 0.4 s with normal priority too.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from service.jobs.job_folder import JobFolder
 from service.settings import THREAD_LIMITS, Settings
 
 PR_SET_PDEATHSIG = 1
-PROCESS_MRELEASE = 448  # the system call on every architecture, since Linux 5.15; libc has no function for it
-GRACE_SECONDS = 60  # a training without a supervisor ends so long after SGF_TRAINING_SECONDS
+PROCESS_MRELEASE = 448  # number of the system call, on every architecture since Linux 5.15; libc has no function for it
+GRACE_SECONDS = 60  # a training without a supervisor ends this time after SGF_TRAINING_SECONDS
 EXIT_SECONDS = 5.0
 
 
@@ -45,7 +45,7 @@ class TrainingProcess:
     ) -> TrainingProcess:
         """`tied`: the training dies with the calling thread, and has a fencing file. Otherwise it can be adopted.
 
-        `processes`: those of `--processes` in the arguments, which share the threads of a training. They die with it.
+        `processes`: how many processes `--processes` starts. They share the threads of a training, and die with it.
         """
         folder.path.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "training", *arguments, "--quiet", f"--events={folder.events}"]
@@ -158,7 +158,7 @@ def restore_priority(pid: int) -> None:
 
 
 def release_memory(pid: int) -> bool:
-    """Frees the memory of a killed process of the same user, at the priority of the caller. Returns whether it did.
+    """Frees the memory of a killed process of the same user, at the priority of the caller. Returns True if it did.
 
     The kernel refuses the call for a living process, so any process may be passed.
     """

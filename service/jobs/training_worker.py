@@ -28,7 +28,7 @@ class Worker:
         self._stopped_by: str | None = None
 
     def stop(self, number: int, _frame: object = None) -> None:
-        """A signal handler. It only sets a variable: the thread may hold any lock."""
+        """A signal handler. It only sets a variable: the interrupted thread may hold any lock."""
         self._stopped_by = signal.Signals(number).name
 
     def run(self, burst: bool = False) -> None:

@@ -3,8 +3,8 @@
     sgf-worker                     with the settings of the service: SGF_REDIS_URL, SGF_STORE, SGF_DATA_ROOT ...
     sgf-worker --burst             exits when no job waits
 
-The worker and the service must share the store. A training dies with its worker: SIGTERM and SIGINT stop it and report the
-job as failed; after a kill the service notices the missing heartbeat and reports the job as failed.
+The worker and the service must share the store. A training dies with its worker. On SIGTERM or SIGINT the worker stops the
+training and reports its job as failed. After a kill the service notices the missing heartbeat and reports the job as failed.
 """
 
 from __future__ import annotations

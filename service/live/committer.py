@@ -1,11 +1,11 @@
 """Commits changes of the graph: validated, logged, applied, answered, in this order.
 
-All requests that wait are committed together, with one flush of the log (group commit), under the lease of the log. A
-request that is not valid gets its error, and has no effect on the others. What the log holds is applied, whatever happens
-to the client; what it does not hold has no effect.
+All requests that wait are committed together, with one flush of the log (group commit), under the lease of the log. An
+invalid request gets its error, and has no effect on the others. A change in the log is applied, whatever happens to the
+client; a change that is not in the log has no effect.
 
-A thread acquires the lease, and a thread appends and releases it. In between, the event loop validates a small group itself:
-a thread that runs Python delays the event loop by milliseconds each time it wants to continue.
+One thread acquires the lease; another appends to the log and releases the lease. In between, the event loop itself validates
+a small group: a thread that runs Python delays each step of the event loop by milliseconds.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from service.telemetry.metrics import Metrics
 LOG = logging.getLogger("service.live.committer")
 MAX_WAITING = 1000
 MAX_GROUP, MAX_GROUP_BYTES = 256, 4 * 2**20
-"""Of one commit: beyond it, the validation of a group would delay the answers of its first requests."""
+"""Most requests, and bytes, in a commit: validating a larger group would delay the answers to its first requests."""
 INLINE_BYTES = 32 * 1024
-"""A group with less is validated on the event loop: a few milliseconds of work."""
+"""A group up to this size is validated on the event loop: a few milliseconds of work."""
 INTERVAL_SECONDS = 0.02
-"""From the beginning of a group of several requests to the next group, while the event loop also computes answers: ten
-requests in a group take half the time of five groups of two, and all answers wait while a group is validated or applied."""
+"""Shortest time from the start of a group of several requests to the next group, if the event loop also computes answers:
+one group of ten takes half the time of five groups of two, and all answers wait while a group is validated or applied."""
 ATTEMPTS = 2
-"""A worker that was paused while it held the lease has lost it, and acquires it again."""
+"""A worker that lost the lease, because it was paused, acquires it again."""
 
 
 class Committer:
@@ -70,7 +70,7 @@ class Committer:
             self._task = loop.create_task(self._run())
         try:
             result = await self._result(waiting)
-        except Exception:  # whatever the reason is, it is counted, and the caller gets it
+        except Exception:  # every failure is counted
             self._count(request, "refused")
             raise
         finally:
@@ -80,7 +80,7 @@ class Committer:
         return result
 
     async def close(self) -> None:
-        """Ends the commit that runs; requests that still wait are refused."""
+        """Waits for the commit that runs, and refuses the requests that still wait."""
         for waiting in self._queue:
             if not waiting.result.done():
                 waiting.result.set_exception(Refusal("not_ready", "the service is shutting down"))
@@ -183,7 +183,7 @@ class Committer:
 
 
 class HeldLease:
-    """The lease of the log, for threads. `append` releases it."""
+    """The lease of the log. Its methods are called in threads; `append` releases the lease."""
 
     def __init__(self, context: AbstractContextManager[Writer]) -> None:
         self._context = context

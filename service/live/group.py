@@ -1,4 +1,4 @@
-"""A group of requests that are committed together: validated in order, each on the graph after those before it."""
+"""A group of requests that are committed together: validated in order, each on the graph after the earlier ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Waiting:
     """The bytes of the body."""
     result: asyncio.Future[Committed]
     is_taken: bool = False
-    """The change may be in the log from now on."""
+    """True from the moment when the change may be in the log."""
 
 
 class Group(NamedTuple):
@@ -50,20 +50,20 @@ class Group(NamedTuple):
     entries: dict[Waiting, tuple[str, bytes]]
     """Valid requests: the idempotency key and the payload of the record to append."""
     repeats: list[tuple[Waiting, Waiting]]
-    """Pairs: a request, and the earlier request of the group that has the same idempotency key."""
+    """Pairs: a request, and the first request of the group with the same idempotency key."""
     pending: PendingChanges | None = None
     """The effect of `entries`, computed; None if there are none."""
 
     def settle(self, records: Sequence[Record]) -> dict[Waiting, Record]:
         """Returns the record of every request that is in the log, and completes `refused`. `records`: those of `entries`."""
         logged = self.logged | dict(zip(self.entries, records, strict=True))
-        for waiting, other in self.repeats:
-            if waiting.request.digest != other.request.digest:
+        for waiting, first in self.repeats:
+            if waiting.request.digest != first.request.digest:
                 self.refused[waiting] = _key_reused(waiting.key)
-            elif other in logged:
-                logged[waiting] = logged[other]
+            elif first in logged:
+                logged[waiting] = logged[first]
             else:
-                self.refused[waiting] = self.refused[other]
+                self.refused[waiting] = self.refused[first]
         return logged
 
 
@@ -84,17 +84,17 @@ def validate_group(waiting: Sequence[Waiting], model: ServedModel, log: GraphLog
 
 
 def _separate(waiting: Sequence[Waiting], log: GraphLog, group: Group) -> list[Waiting]:
-    """Returns the requests with a new idempotency key or none. The others are added to the group."""
-    first: dict[str, Waiting] = {}
+    """Returns the requests with a new idempotency key, or without a key. Adds all other requests to the group."""
+    first_with_key: dict[str, Waiting] = {}
     fresh = []
     for each in waiting:
         record = log.recall(each.key) if each.key else None
         if record is None:
-            other = first.setdefault(each.key, each) if each.key else each
-            if other is each:
+            first = first_with_key.setdefault(each.key, each) if each.key else each
+            if first is each:
                 fresh.append(each)
             else:
-                group.repeats.append((each, other))
+                group.repeats.append((each, first))
         elif Change.from_payload(record.payload).request == each.request.digest:
             group.logged[each] = record
         else:

@@ -1,4 +1,4 @@
-"""The body of POST /graph, and operations by node id as requests give them: in `operations` and in `assuming`."""
+"""The body of POST /graph, and the operations of requests, which name nodes by id: in `operations` and in `assuming`."""
 
 from __future__ import annotations
 
@@ -168,8 +168,8 @@ def _encode_label(model: ServedModel, label: Any, subject: str, details: dict[st
         return label  # type: ignore[no-any-return]  # the types of the fields are these
     for name in names:
         if name not in model.class_names or model.config.task == "regression":
-            known = ", ".join(map(repr, model.class_names[:10]))
-            expected = "a number" if model.config.task == "regression" else f"one of {known}"
+            classes = ", ".join(map(repr, model.class_names[:10]))
+            expected = "a number" if model.config.task == "regression" else f"one of {classes}"
             raise Refusal("invalid", f"{subject} has the label {name!r}, expected {expected}", **details)
     if model.config.task == "multilabel":
         return [float(name in names) for name in model.class_names]

@@ -1,4 +1,4 @@
-"""This worker's copy of the graph: it follows the log, and requests wait for it.
+"""This worker's copy of the live graph, which follows the log. Requests may wait for a change.
 
 The graph of the version in service advances under `lock`, in two steps: a thread reads records and validates them, and the
 event loop applies their effect, between two batches. So an answer never sees half of a change. A version is swapped under
@@ -30,7 +30,7 @@ WAIT_SECONDS = 0.5
 FOLLOW_PAUSE_SECONDS = 0.02
 """The pause after this worker has reached the end of the log, by a commit or a read, before it waits for records again."""
 SLICE_RECORDS, SLICE_BYTES = 256, 64 * 1024
-"""Of the log, applied between two batches of answers. A record is never divided."""
+"""Most records, and bytes, that are applied between two batches of answers. A record is never divided."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 10.0
 PROGRESS_SECONDS = 5.0
 
@@ -48,7 +48,7 @@ class Replica:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
         self._complete_at = time.monotonic()
-        """When this worker had applied the whole log for the last time."""
+        """When this worker last knew that it had applied the whole log."""
 
     @property
     def lag_seconds(self) -> float:
@@ -143,16 +143,15 @@ class Replica:
                 await asyncio.sleep(WAIT_SECONDS)
                 continue
             try:
-                if (
-                    remaining := self._complete_at + FOLLOW_PAUSE_SECONDS - time.monotonic()
-                ) > 0:  # a commit has read the log
-                    await asyncio.sleep(remaining)
-                asked_at = time.monotonic()
+                pause = self._complete_at + FOLLOW_PAUSE_SECONDS - time.monotonic()
+                if pause > 0:  # this worker has just reached the end of the log
+                    await asyncio.sleep(pause)
+                waiting_since = time.monotonic()
                 if await asyncio.to_thread(self.log.wait, self._sequence, WAIT_SECONDS):
                     async with self.lock:
                         await self.advance()
                 else:
-                    self._complete_at = asked_at
+                    self._complete_at = waiting_since
             except Exception as error:  # the worker continues to answer, at its last sequence
                 pause, trace = backoff.grow(), None if isinstance(error, StoreError) else error
                 message = "the graph log cannot be followed (%s); answers stay at sequence %d, next attempt in %g s"
@@ -165,9 +164,9 @@ class Replica:
 
 
 def replay(model: ServedModel, log: GraphLog, report: Callable[[int, int], None] | None = None) -> None:
-    """Applies the rest of the log to a version that answers no requests yet. For a thread. Raises StoreError.
+    """Applies the rest of the log to a version that answers no requests yet. Called in a thread. Raises StoreError.
 
-    `report` gets the sequence that is applied and the last one of the log, after every slice.
+    `report` gets the last applied sequence and the last sequence of the log: first, and after every slice.
     """
     last, reported_at = log.position().sequence, time.monotonic()
     while True:
@@ -184,7 +183,7 @@ def replay(model: ServedModel, log: GraphLog, report: Callable[[int, int], None]
 
 
 def _read(model: ServedModel, log: GraphLog) -> tuple[Sequence[Record], PendingChanges | None]:
-    """The next records and their effect, computed; None at the end of the log.
+    """The next records, and their computed effect; None at the end of the log.
 
     The event loop may read the graph meanwhile, but must not change it.
     """

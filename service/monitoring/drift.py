@@ -21,7 +21,7 @@ MAX_WORST = 5
 
 
 class Names(NamedTuple):
-    """The names of the columns of a kind of drift, or of its bins if it has one column."""
+    """The names of the columns of a kind of drift; of its bins if it has one column."""
 
     columns: Sequence[int | str] = ()
     bins: Sequence[int | str] = ()
@@ -34,7 +34,7 @@ class VersionDrift:
     def __init__(self, model: ServedModel, reference: Reference, requests: RequestCounts) -> None:
         self.version, self.reference, self.requests = model.id, reference, requests
         self.graph: GraphCounts | None = None
-        """None as long as the graph is that of the snapshot."""
+        """None until the monitoring process has counted a changed graph."""
         names = range(model.config.in_features) if model.schema is None else model.schema.position_names
         features = [names[column] for column in reference.columns]
         predictions = Names(bins=model.class_names) if model.config.task == "multiclass" else Names(model.class_names)
@@ -42,7 +42,7 @@ class VersionDrift:
         self._num_nodes = model.snapshot.states.num_nodes
 
     def measure(self) -> tuple[dict[str, DriftKind], float | None]:
-        """Every kind, and since when requests were counted. Reads files: not for the event loop."""
+        """The drift of every kind, and the time of the first counted request. Reads files: not for the event loop."""
         counts, since = self.requests.total()
         requests = self._compare(self.reference.split(counts), self.reference.requests)
         graph = self.reference.graph if self.graph is None else self.reference.split(self.graph.counts)

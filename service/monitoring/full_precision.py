@@ -1,7 +1,7 @@
-"""Answers that are computed in another way than the served ones: from raw features, in float64, without any stored state.
+"""Answers that are computed in another way than the served ones: from raw features, in float64, without stored states.
 
-Runs in the monitoring process. Of the snapshot it reads weights, features and edges; of the live graph, changed features and
-edges. If the snapshot has no raw features, it starts from the stored inputs (Z0).
+Runs in the monitoring process. Reads the weights, features and edges of the snapshot, and the changed features and edges of
+the live graph. If the snapshot has no raw features, the stored inputs (Z0) are read instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from sgformer.arrays.operations import Array, Indices
 from sgformer.request_time.local_forward import local_answers
 
 CHUNK_ROWS = 8192
-Pair = tuple[Array, Array]
+Inputs = tuple[Array, Array]
+"""Z0 and the GCN's input."""
 
 
 class FullPrecision:
@@ -39,8 +40,8 @@ class FullPrecision:
 
     @property
     def sums(self) -> AttentionSums:
-        """The sums over the graph as it is now: those of the snapshot, minus removed and changed nodes, plus added and
-        changed ones.
+        """The sums over the graph as it is now: the sums of the snapshot, minus its removed and changed nodes, plus added
+        and changed nodes as they are now.
         """
         self._follow()
         return self._current[1]
@@ -57,19 +58,19 @@ class FullPrecision:
         sums = self._base_sums - self._sums(outdated, self._stored_inputs) + added
         self._current = live.position.sequence, sums, changed
 
-    def _inputs(self, rows: Indices) -> Pair:
-        """Z0 and the GCN's input of rows as they are now."""
+    def _inputs(self, rows: Indices) -> Inputs:
+        """The inputs of rows as they are now."""
         self._follow()
         changed = self._current[2]
-        states, initial = np.empty((2, len(rows), self._model.config.hidden))
+        inputs, gcn_inputs = np.empty((2, len(rows), self._model.config.hidden))
         is_changed = np.isin(rows, list(changed))
-        states[~is_changed], initial[~is_changed] = self._stored_inputs(rows[~is_changed])
+        inputs[~is_changed], gcn_inputs[~is_changed] = self._stored_inputs(rows[~is_changed])
         for position in np.flatnonzero(is_changed):
-            states[position], initial[position] = (part[0] for part in self._model.inputs(changed[int(rows[position])]))
-        return states, initial
+            inputs[position], gcn_inputs[position] = (part[0] for part in self._model.inputs(changed[int(rows[position])]))
+        return inputs, gcn_inputs
 
-    def _stored_inputs(self, rows: Indices) -> Pair:
-        """Z0 and the GCN's input of rows of the snapshot."""
+    def _stored_inputs(self, rows: Indices) -> Inputs:
+        """The inputs of rows of the snapshot."""
         features, states = self._snapshot.raw_features(rows), self._snapshot.states
         if features is not None:
             return self._model.inputs(features)

@@ -1,4 +1,4 @@
-"""The live graph as histograms, and how far its attention sums are from those of the training graph.
+"""The live graph as histograms, and the distance of its attention sums from the sums of the training graph.
 
 Runs in the monitoring process: only one thread may read a live graph, and in a worker that is the event loop.
 """
@@ -22,7 +22,7 @@ from sgformer.histograms import Counts
 MIN_CHANGE = 0.1
 """The smallest relative change of the sums that counts as drift."""
 DEVIATIONS = 4
-"""The threshold is this many standard deviations of the change that as many random nodes of the training graph cause."""
+"""The threshold is this many standard deviations of the change that random nodes, as many as changed, would cause."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +58,7 @@ def count_graph(model: ServedModel) -> GraphCounts:
 
 
 def change_of_sums(sums: AttentionSums, reference: AttentionSums) -> float:
-    """The largest relative change of the mean contribution of a node to the sums. More nodes of the same kind change
-    nothing.
-    """
+    """The largest relative change of a node's mean contribution to the sums. More nodes of the same kind cause none."""
     changes = []
     for name in ("key_value", "key", "query_square", "key_square"):
         before, after = (np.asarray(getattr(part, name)) / max(part.count, 1) for part in (reference, sums))

@@ -1,4 +1,4 @@
-"""Watches a worker: samples its requests for drift, verifies some of its answers, and compares its live graph."""
+"""Watches a worker: samples requests for drift, verifies some of the answers, and measures the drift of the live graph."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from service.predict.results import Results
 from service.predict.rows import BothRows, NewRows, Rows
 from service.rollout.rollout import Rollout
 from service.settings import Settings
-from service.telemetry.metrics import FOLDER_VARIABLE, Metrics
+from service.telemetry.metrics import Metrics
+from service.telemetry.process_info import FOLDER_VARIABLE
 from sgformer.arrays.operations import Indices
 from sgformer.features import take_rows
 from sgformer_client.answers import DriftAnswer
@@ -57,7 +58,7 @@ class Monitor:
         self._shadow = Shadow(settings, metrics, self._process, self._lock, self._start)
         folder = os.environ.get(FOLDER_VARIABLE)
         self._folder = Path(folder) if folder else None
-        self._room, self._sampled = MAX_ROWS, list[SampledNodes]()
+        self._samples_left, self._sampled = MAX_ROWS, list[SampledNodes]()
         self._drift: VersionDrift | None = None
         self._preparing = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -67,24 +68,24 @@ class Monitor:
     def observe(self, model: ServedModel, rows: Rows, results: Results) -> None:
         """Called for every answer, before it is encoded. Takes less than a microsecond for most answers."""
         self._shadow.observe(model, rows, results)
-        if self._room and isinstance(rows, (NewRows, BothRows)):  # `|` would make an object per answer
+        if self._samples_left and isinstance(rows, (NewRows, BothRows)):  # `|` would make an object per answer
             self._sample(model, rows.new if isinstance(rows, NewRows) else rows.new.new, results.parts[-1].logits)
 
     def _sample(self, model: ServedModel, new: Any, logits: NDArray[np.float32]) -> None:
-        positions = np.arange(min(self._room, len(new)))
-        self._room -= len(positions)
+        positions = np.arange(min(self._samples_left, len(new)))
+        self._samples_left -= len(positions)
         degrees = new.counts[positions] + np.bincount(new.edges.ravel(), minlength=len(new))[positions]
         self._sampled.append(SampledNodes(model.id, take_rows(new.features, positions), degrees, logits[positions].copy()))
 
     def flush(self) -> None:
-        """Counts what was sampled since the last call."""
+        """Counts the nodes that were sampled since the last call."""
         model = self._rollout.model
         if not self._sampled or model is None:
             return
         if self._drift is None or self._drift.version != model.id:
-            self._start(self._version(model.acquire()))  # what was sampled is counted at the next call
+            self._start(self._drift_of(model.acquire()))  # the sampled nodes are counted at the next call
             return
-        sampled, self._sampled, self._room = self._sampled, [], MAX_ROWS
+        sampled, self._sampled, self._samples_left = self._sampled, [], MAX_ROWS
         for part in sampled:
             if part.version == model.id and np.isfinite(part.logits).all():
                 counts = self._drift.reference.count(part.features, part.degrees, part.logits)
@@ -94,7 +95,7 @@ class Monitor:
         """Raises Refusal (not_ready)."""
         model = self._rollout.current().acquire()
         try:
-            drift = await self._version(model.acquire())
+            drift = await self._drift_of(model.acquire())
             self._follow_graph(drift, model)
             if self._graph_task is not None:
                 await asyncio.wait([self._graph_task], timeout=self._seconds)
@@ -110,7 +111,7 @@ class Monitor:
         model, drift = self._rollout.model, self._drift
         if model is None or drift is None or drift.version != model.id:
             if model is not None:
-                self._start(self._version(model.acquire()))
+                self._start(self._drift_of(model.acquire()))
             return
         self._follow_graph(drift, model)
         is_counted = drift.graph is not None or not model.is_changed
@@ -130,8 +131,8 @@ class Monitor:
             task.cancel()
         self._process.stop()
 
-    async def _version(self, model: ServedModel) -> VersionDrift:
-        """The drift of a version, whose reference is computed at the first use. Releases the version."""
+    async def _drift_of(self, model: ServedModel) -> VersionDrift:
+        """The drift of a version; at the first use, computes the reference. Releases the version."""
         try:
             async with self._preparing:
                 if self._drift is None or self._drift.version != model.id:

@@ -1,4 +1,4 @@
-"""The training graph as histograms, with which requests and the live graph are compared: the reference of drift.
+"""The reference of drift: the training graph as histograms, with which requests and the live graph are compared.
 
 It is computed from a sample of the rows of a snapshot, the same sample in every process, so that all workers have equal bins
 and their counts add up.
@@ -21,7 +21,7 @@ from sgformer.histograms import Counts, Histograms
 SAMPLE_ROWS = 4096
 """Size of the samples of the training graph and of the live graph. The PSI of two such samples varies by 0.003."""
 MAX_FEATURES = 512
-"""A wider model is compared by the features that are most often not zero."""
+"""Of a wider model, only the features that are most often not zero are compared."""
 MIN_HELD_OUT = 200
 """With fewer held-out nodes in the sample, all nodes are the reference."""
 NO_FEATURES = "the snapshot has no raw features (published with --no-raw-data, imported, or by an earlier release)"
@@ -36,7 +36,7 @@ class Reference:
         features, logits = snapshot.raw_features(rows), snapshot.known_logits(rows)
         self.columns = np.arange(0) if features is None else _watched(features)
         self.reasons = {} if features is not None else {"features": NO_FEATURES}
-        """Why a kind is not available."""
+        """Why a kind is not available, by kind."""
         values = self._values(features, snapshot.adjacency.degrees(rows), logits)
         self.histograms = {kind: Histograms.of_deciles(array) for kind, array in values.items()}
         if self.config.task != "regression":
@@ -48,10 +48,10 @@ class Reference:
         self.graph = self._counts(values)
         """The counts of all sampled nodes: the reference of the live graph."""
         held_out = _held_out(snapshot.split, rows)
-        answered = {kind: array[held_out] for kind, array in values.items() if kind in ("predictions", "confidence")}
-        self.requests = self.graph | self._counts(answered)
-        """The reference of requests. Its answers are those for held-out nodes: a model is more confident about training
-        nodes."""
+        held_out_values = {kind: array[held_out] for kind, array in values.items() if kind in ("predictions", "confidence")}
+        self.requests = self.graph | self._counts(held_out_values)
+        """The reference of requests. Its predictions and confidences are of held-out nodes: a model is more confident about
+        training nodes."""
 
     @property
     def size(self) -> int:
@@ -59,10 +59,10 @@ class Reference:
         return sum(histograms.edges.size + len(histograms.edges) for histograms in self.histograms.values())
 
     def count(self, features: Any, degrees: Indices, logits: NDArray[Any]) -> Counts:
-        """The counts of some nodes, of all kinds in one array (`size`,). Without features (None), those are not counted."""
+        """The counts of some nodes: all kinds in one array (`size`,). The counts of features are 0 if `features` is None."""
         counts = self._counts(self._values(features, degrees, logits))
-        missing = {kind: np.zeros(histograms.shape, dtype=np.int64) for kind, histograms in self.histograms.items()}
-        return np.concatenate([counts.get(kind, empty).ravel() for kind, empty in missing.items()])
+        zeros = {kind: np.zeros(histograms.shape, dtype=np.int64) for kind, histograms in self.histograms.items()}
+        return np.concatenate([counts.get(kind, empty).ravel() for kind, empty in zeros.items()])
 
     def split(self, counts: Counts) -> dict[str, Counts]:
         """The counts of every kind (columns, bins). The inverse of `count`."""
@@ -76,7 +76,7 @@ class Reference:
         return {kind: self.histograms[kind].count(array) for kind, array in values.items()}
 
     def _values(self, features: Any, degrees: Indices, logits: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """The numbers of every kind (rows, columns) that are counted."""
+        """The values of every kind (rows, columns) that are counted."""
         values = {"degrees": degrees[:, None], "predictions": _predictions(logits, self.config)}
         if features is not None and len(self.columns):
             values["features"] = dense_columns(features, self.columns)
@@ -127,14 +127,14 @@ def _held_out(split: NDArray[np.int8] | None, rows: Indices) -> NDArray[np.bool_
 
 
 def _predictions(logits: NDArray[Any], config: ModelConfig) -> NDArray[Any]:
-    """The class, which of the labels apply, or the values."""
+    """The class; for every label whether it applies; or the values."""
     if config.task == "multiclass":
         return np.asarray(logits.argmax(axis=1)[:, None])
     return logits > 0 if config.task == "multilabel" else logits
 
 
 def _confidence(logits: NDArray[Any], config: ModelConfig) -> NDArray[Any]:
-    """The probability of the predicted class; for labels the mean probability of the predictions."""
+    """The probability of the predicted class; in multi-label models the mean over the labels."""
     shares = probabilities(logits, config.task)
     if config.task == "multiclass":
         return np.asarray(shares.max(axis=1, keepdims=True))

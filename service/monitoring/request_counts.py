@@ -38,8 +38,8 @@ class RequestCounts:
 
     def total(self) -> tuple[Counts, float | None]:
         """The counts of all workers, and when they begin; None if there are none."""
-        first = time.time() - 2 * WINDOW_SECONDS
-        parts = [part for part in (self._own if self._folder is None else self._read()) if part[0] > first]
+        earliest = time.time() - 2 * WINDOW_SECONDS
+        parts = [part for part in (self._own if self._folder is None else self._read()) if part[0] > earliest]
         counts = np.zeros(self._size, dtype=np.int64)
         for _, part in parts:
             counts += part

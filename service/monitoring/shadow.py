@@ -1,6 +1,6 @@
 """Shadow verification: one in SGF_SHADOW_EVERY answers is computed again in another way, in a process of low priority.
 
-A check never delays an answer. Only one check runs at a time. An answer that is due is skipped while a check runs, and while
+A check never delays an answer. Only one check runs at a time. A due answer is skipped while a check runs, and while
 all checks together have taken more than 1 % of the CPU time of this worker.
 """
 
@@ -33,8 +33,8 @@ MAX_ENTRIES = 100_000
 MAX_JOINT = 64
 """Most new nodes of a joint request that is checked: all of them are computed together."""
 MAX_SHARE = 0.0065
-"""Largest share of the CPU time of this worker for the computation of all checks. To send a question to the process and to
-read its result takes half as much again, so that a check takes 1 % in all. Opening a version does not count."""
+"""Largest share of the CPU time of this worker for the computation of all checks. Sending questions to the process and
+reading its results take half as much again, so that checks take 1 % in all. Opening a version does not count."""
 MIN_SCALE = 1e-6
 
 
@@ -53,7 +53,7 @@ class CheckedAnswer:
     """An answer of this worker, which the monitoring process computes again (`ComputeProcess` calls `compute`)."""
 
     rows: Indices
-    """A row of the graph; none if the answer is about new nodes."""
+    """One row of the graph; empty if the answer is about new nodes."""
     new: NewNodes | None
     """The new nodes of one scenario; None if the answer is about a row."""
     logits: NDArray[np.float32]
@@ -62,8 +62,8 @@ class CheckedAnswer:
 
     @classmethod
     def of(cls, model: ServedModel, rows: Rows, results: Any) -> CheckedAnswer | None:
-        """One node of the answer, chosen at random. None if it cannot be verified: it is not a prediction, or it is frozen,
-        a what-if, or too large.
+        """The answer for a node chosen at random, with the joint nodes of a new node. None if it cannot be verified: it is
+        not a prediction, not finite, frozen, a what-if, too large, or about an earlier state of the graph.
         """
         if isinstance(rows, BothRows) and isinstance(results, BothResults):
             rows, results = rows.new, results.new
@@ -85,19 +85,19 @@ class CheckedAnswer:
         return [answer._check(model) for answer in batch]
 
     def _check(self, model: ServedModel) -> CheckResult:
-        route, start = model.derive(FullPrecision), time.process_time()
-        if self.new is not None and not route.largest_input(self.new) <= model.live.graph.max_input:
+        full_precision, start = model.derive(FullPrecision), time.process_time()
+        if self.new is not None and not full_precision.largest_input(self.new) <= model.live.graph.max_input:
             # Features far beyond those of the graph: float32 loses digits, so a difference would prove nothing.
             return CheckResult(0.0, time.process_time() - start, "extreme")
         try:
-            expected = route.answers(self.rows, self.new, MAX_ENTRIES).logits
+            expected = full_precision.answers(self.rows, self.new, MAX_ENTRIES).logits
         except NeighborhoodTooLarge:
             return CheckResult(0.0, time.process_time() - start, "too_large")
         errors = [_relative(self.logits - expected, _scale(model, expected))]
         for name in ("key_value", "key", "query_square", "key_square"):
-            reference = np.asarray(getattr(route.sums, name))
+            reference = np.asarray(getattr(full_precision.sums, name))
             errors.append(_relative(getattr(self.sums, name) - reference, float(np.abs(reference).max())))
-        if self.sums.count != route.sums.count:
+        if self.sums.count != full_precision.sums.count:
             errors.append(np.inf)
         return CheckResult(float(np.max(errors)), time.process_time() - start)
 
@@ -116,32 +116,32 @@ class Shadow:
         """`lock` is held while the process is used; `start` starts a task."""
         self._every, self._metrics, self._start = settings.shadow_every, metrics, start
         self._process, self._lock = process, lock
-        self._left = self._every
+        self._answers_left = self._every
         self._seconds, self._largest = 0.0, 0.0
         self._version: str | None = None
 
     def observe(self, model: ServedModel, rows: Rows, results: Any) -> None:
         """Called for every answer."""
-        self._left -= 1
-        if self._left > 0 or not self._every:
+        self._answers_left -= 1
+        if self._answers_left > 0 or not self._every:
             return
         if self._lock.locked():
             reason = "busy"
         elif self._seconds > MAX_SHARE * time.process_time():
             reason = "budget"
-        elif (answered := CheckedAnswer.of(model, rows, results)) is None:
+        elif (answer := CheckedAnswer.of(model, rows, results)) is None:
             return  # the next answer is tried instead
         else:
             reason = None
-            self._start(self._verify(model.acquire(), answered))
-        self._left = self._every
+            self._start(self._verify(model.acquire(), answer))
+        self._answers_left = self._every
         if reason is not None:
             self._metrics.shadow_skips.labels(reason).inc()
 
-    async def _verify(self, model: ServedModel, answered: CheckedAnswer) -> None:
+    async def _verify(self, model: ServedModel, answer: CheckedAnswer) -> None:
         try:
             async with self._lock:
-                (result,) = await self._process.compute(model, [answered])
+                (result,) = await self._process.compute(model, [answer])
             if isinstance(result, Exception):
                 raise result
         except Exception as error:  # of any kind: requests are not affected
@@ -149,11 +149,11 @@ class Shadow:
             LOG.warning("an answer could not be verified (%s: %s); the next one is tried later", type(error).__name__, error)
         else:
             self._seconds += result.seconds
-            self._record(model, answered, result)
+            self._record(model, answer, result)
         finally:
             model.release()
 
-    def _record(self, model: ServedModel, answered: CheckedAnswer, result: CheckResult) -> None:
+    def _record(self, model: ServedModel, answer: CheckedAnswer, result: CheckResult) -> None:
         if result.skipped is not None:
             self._metrics.shadow_skips.labels(result.skipped).inc()
             return
@@ -165,7 +165,7 @@ class Shadow:
         self._largest = float(np.fmax(self._largest, np.inf if np.isnan(result.error) else result.error))
         self._metrics.shadow_error.set(self._largest)
         if not is_right:
-            node = "a new node" if answered.new is not None else f"node {model.names(answered.rows)[0]!r}"
+            node = "a new node" if answer.new is not None else f"node {model.names(answer.rows)[0]!r}"
             message = (
                 "an answer of version %d for %s is wrong by %.1e (tolerance %.1e): its states or sums are damaged or stale"
             )
@@ -173,8 +173,8 @@ class Shadow:
 
 
 def _scale(model: ServedModel, logits: NDArray[Any]) -> float:
-    """The scale of errors, as for probes. Not the logit itself: near zero, a float32 sum of larger numbers has no
-    correct digits.
+    """The scale of errors, as for probes: the largest logit. Near zero, a float32 sum of larger numbers has no correct
+    digits, so a single logit is no scale.
     """
     expected = (probe.answers.logits for probe in model.snapshot.probes.probes)
     return max(float(np.abs(part).max()) for part in (logits, *expected))

@@ -27,7 +27,7 @@ MAX_WRITES = 64
 MAX_VALUE_BYTES = 1024 * 1024
 """Largest answer in Redis: compressing it blocks the event loop for 10 ms."""
 ENTRY_BYTES = 300
-"""Memory of an entry of the local cache besides its value."""
+"""Memory of an entry of the local cache in addition to its value."""
 
 
 class LocalCache:
@@ -67,7 +67,7 @@ class RedisCache:
 
         self._client: Any = Redis.from_url(
             **connection_options(settings),
-            socket_timeout=None,  # a limit per step, and a new connection has four steps; `_in_time` limits all of them
+            socket_timeout=None,  # it limits each of the four steps of a new connection; `_in_time` limits their sum
             socket_connect_timeout=settings.redis_timeout_seconds,  # also limits closing a connection
             retry=Retry(NoBackoff(), 0),  # a second attempt would exceed the promised delay
         )
@@ -113,7 +113,7 @@ class RedisCache:
                 await self._client.set(f"sgf:{key}", packed, px=self._ttl_ms)
         except ResponseError as error:  # Redis is full or a read-only replica: it can still be read
             self._metrics.cache_errors.inc()
-            if time.monotonic() >= self._read_only_until:  # of several concurrent writes, the first one is logged
+            if time.monotonic() >= self._read_only_until:  # only the first of several concurrent failures is logged
                 self._read_only_until = time.monotonic() + LONGEST_PAUSE_SECONDS
                 LOG.warning("Redis refused a write (%s); writing again in %g s", cause_of(error), LONGEST_PAUSE_SECONDS)
         except Exception as error:  # the answer is not cached
@@ -147,7 +147,7 @@ class RedisCache:
 
     def _note_failure(self, error: Exception) -> None:
         self._metrics.cache_errors.inc()
-        if self.available:  # else another concurrent request has failed first, and the backoff grows once
+        if self.available:  # else a concurrent request has failed before: the backoff grows only once
             self._metrics.cache_up.set(0)
             self._unused_until = time.monotonic() + self._backoff.grow()
             LOG.warning("Redis failed (%s); retrying in %g s", cause_of(error), self._backoff.seconds)

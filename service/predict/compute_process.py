@@ -1,6 +1,6 @@
 """A child process that computes expensive batches from the same memory-mapped snapshot.
 
-Not a thread: its numpy calls would hold the interpreter lock for milliseconds, in which the event loop answers nothing. The
+It is no thread, because numpy calls may hold the interpreter lock for milliseconds, in which the event loop cannot run. The
 process starts with the first expensive batch and has a low priority. If it is killed, a new process computes the batch
 again, once.
 """
@@ -84,7 +84,7 @@ class ComputeProcess:
 
 
 def main() -> None:
-    """Computes what arrives on standard input, a socket, until the worker closes it or dies."""
+    """Computes the batches that arrive on standard input, a socket, until the worker closes it or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal: the worker ends this one
     os.nice(NICENESS)
     opened: OpenedVersion | None = None
@@ -96,7 +96,7 @@ def main() -> None:
                     opened = OpenedVersion(source)
                 opened.follow(sequence)
                 answers = compute(opened.model, batch)
-            except Exception as error:  # the worker raises it for the requests
+            except Exception as error:  # the worker raises it again
                 opened, answers = None, [error] * len(batch)  # a change may have been applied in part
             data = pickle.dumps([_packed(answer) for answer in answers])
             stream.write(LENGTH.pack(len(data)) + data)
@@ -110,12 +110,12 @@ class OpenedVersion:
         from model_store import Snapshot
 
         self.source = folder, version, backend, log = source
-        with Snapshot.open(folder, verify="sizes") as snapshot:  # mapped arrays stay readable; pruning need not wait for us
+        with Snapshot.open(folder, verify="sizes") as snapshot:  # mapped arrays stay readable, and pruning need not wait
             self.model = ServedModel(version, snapshot, engine_for(snapshot, backend, "cpu"), {}, log)
         self._log = log.open()
 
     def follow(self, sequence: int) -> None:
-        """Applies the changes up to `sequence`, which is that of the worker. Raises StoreError."""
+        """Applies the changes up to `sequence`, the last change that the worker has applied. Raises StoreError."""
         live = self.model.live
         while (behind := sequence - live.position.sequence) > 0:
             records = self._log.read(live.position.sequence, min(behind, SLICE_RECORDS))

@@ -25,7 +25,7 @@ FORMAT = 2
 Form = Literal["predictions", "embeddings", "npy"]
 Ids = Sequence[int | str]
 Columns = dict[bytes, Iterable[Any]]
-"""Columns by the template of their field. A column has a JSON value, or a number, per node."""
+"""Columns by the template of their field. A column has one value per node: encoded JSON, or an int for `%d`."""
 
 
 class Part(NamedTuple):
@@ -48,16 +48,16 @@ def encode(model: ServedModel, question: Question, parts: Sequence[Part], form: 
         return buffer.getvalue()
     objects: list[bytes] = []
     for ids, results, errors in parts:
-        others = {position: _error(ids[position], refusal) for position, refusal in errors.items()} if errors else {}
+        failed = {position: _error(ids[position], refusal) for position, refusal in errors.items()} if errors else {}
         if results is None:
-            objects += others.values()
+            objects += failed.values()
             continue
         columns = _nodes([node for position, node in enumerate(ids) if position not in errors] if errors else ids)
         if form == "predictions":
             columns |= _TASK_COLUMNS[model.config.task](model, question, results)
         if form == "embeddings" or question.embeddings:
             columns[b'"embedding":[%b]'] = _rows(results.embeddings)
-        objects.append(_objects(columns, b',"exactness":"%b"' % results.exactness.encode(), others))
+        objects.append(_objects(columns, b',"exactness":"%b"' % results.exactness.encode(), failed))
     begin = orjson.dumps(origin)[:-1]
     return b"".join((begin, b',"predictions":[', b",".join(objects), b"]}"))
 
@@ -83,7 +83,7 @@ def _error(node: int | str, refusal: Refusal) -> bytes:
 def _objects(columns: Columns, constant: bytes = b"", others: Mapping[int, bytes] = {}) -> bytes:
     """`{"a":1,"b":2},{"a":3,"b":4}` from the columns `"a":%b` and `"b":%b`; `constant` ends every row.
 
-    `others` are objects by their positions among the rows, ascending.
+    `others`: further objects by their positions in the result, ascending.
     """
     template = b"{%b%b}" % (b",".join(columns), constant)
     rows: list[tuple[Any, ...]] = list(zip(*columns.values(), strict=True))

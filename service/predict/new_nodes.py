@@ -78,7 +78,7 @@ def _neighbors_among_new(question: Question) -> dict[NodeId, set[NodeId]]:
 
 
 def _checked(model: ServedModel, node: NewNode, new_neighbors: Collection[NodeId]) -> Any:
-    """`new_neighbors`: other new nodes that are its neighbours."""
+    """The features of a node. `new_neighbors`: other new nodes that are its neighbours."""
     features: Any = node.features
     if isinstance(features, Refusal):  # `parse_question` found the node invalid
         raise features

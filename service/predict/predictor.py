@@ -1,4 +1,4 @@
-"""Answers /predict and /embed: parses the body, looks it up in the cache, computes rows and encodes the answer."""
+"""Answers /predict and /embed: parses the body, looks up the answer in the cache, or computes and encodes it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from service.telemetry.metrics import Metrics
 from sgformer import NeighborhoodTooLarge, NewNodeError, UnknownNodeError
 
 MAX_ATTEMPTS = 4
-"""Most computations of one request. It is computed again if a change has removed one of its nodes meanwhile, and, with
-`per_item`, without a new node whose neighbourhood the engine found too large: it reports one such node at a time."""
+"""Most computations of one request. A request is computed again if a change has removed one of its nodes meanwhile. With
+`per_item`, it is also computed again without a new node that the engine refuses: the engine reports one node at a time."""
 Prepare = Callable[[Sequence[Any]], Rows]
-"""From ids of known nodes, and new nodes, to their rows."""
+"""Makes the rows of nodes: ids of known nodes, then new nodes."""
 ResultsAndErrors = tuple[Results | None, dict[int, Refusal]]
 """The results of all nodes without an error (None if there are none), and the errors by position."""
 
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
     origin: dict[str, Any]
     """The model, version and snapshot that computed it, and the last change of the graph that it contains."""
     headers: dict[str, str]
-    """How long it took, and whether it was in the cache."""
+    """The durations of waiting and computing, and whether the answer was in the cache."""
 
 
 class Predictor:
@@ -101,15 +101,17 @@ class Predictor:
         compute = self._compute_assumed_per_item if assumed else self._compute_rows
         results, errors = await compute(model, question, prepare, request)
         parts = _parts(question, results, errors)
-        answered, seconds = time.perf_counter(), 0.0 if results is None else results.seconds
+        computed_at, seconds = time.perf_counter(), 0.0 if results is None else results.seconds
         origin = model.origin_at(model.sequence if results is None else results.sequence)
         if question.assuming:
             origin = origin | {"assumed": len(question.assuming)}
         content = encoding.encode(model, question, parts, form, origin)
-        self._metrics.record_stages(queue=answered - start - seconds, compute=seconds, encode=time.perf_counter() - answered)
+        self._metrics.record_stages(
+            queue=computed_at - start - seconds, compute=seconds, encode=time.perf_counter() - computed_at
+        )
         headers = {}
         if question.new_nodes:  # for known nodes the header would cost a percent of the answer's time
-            waited, computed = (answered - request.started - seconds) * 1000, seconds * 1000
+            waited, computed = (computed_at - request.started - seconds) * 1000, seconds * 1000
             headers = {"server-timing": f"queue;dur={waited:.3f}, compute;dur={computed:.3f}"}
         return Answer(content, origin, headers)
 
@@ -130,13 +132,13 @@ class Predictor:
             try:
                 return await self._batcher.compute(model, prepare(valid), request), errors
             except (NewNodeError, NeighborhoodTooLarge, UnknownNodeError) as error:
-                new = [at for at, node in enumerate(nodes) if at not in errors and isinstance(node, NewNode)]
-                refusal = refusal_with_id(error, [nodes[position].id for position in new])
+                positions = [at for at, node in enumerate(nodes) if at not in errors and isinstance(node, NewNode)]
+                refusal = refusal_with_id(error, [nodes[position].id for position in positions])
                 item = getattr(error, "item", None) if per_item else None
                 if attempt == MAX_ATTEMPTS - 1 or (item is None and model.sequence == prepared_at):
                     raise refusal from None
                 if item is not None:
-                    errors[new[item]] = refusal
+                    errors[positions[item]] = refusal
         raise AssertionError("the last attempt returns or raises")
 
     async def _compute_assumed_per_item(
@@ -159,9 +161,9 @@ class Predictor:
             _check_limit("neighbours", sum(len(node.neighbors) for node in question.new_nodes), limit)
 
 
-def _check_limit(what: str, count: int, limit: int) -> None:
+def _check_limit(kind: str, count: int, limit: int) -> None:
     if count > limit:
-        raise Refusal("batch_too_large", f"{count:,} {what} in one request, the limit is {limit:,}", limit=limit)
+        raise Refusal("batch_too_large", f"{count:,} {kind} in one request, the limit is {limit:,}", limit=limit)
 
 
 def _id(node: Any) -> NodeId:
@@ -219,7 +221,7 @@ def _no_answer(node: NodeId) -> Refusal:
 
 
 def refusal_with_id(error: Exception, names: Sequence[NodeId]) -> Refusal:
-    """The errors of `sgformer` count new nodes from 0; the client knows them by their ids."""
+    """The refusal for an error. It names a new node by its id; errors of `sgformer` number new nodes from 0."""
     if not isinstance(error, NewNodeError | NeighborhoodTooLarge) or error.item is None:
         return refusal_for(error)
     name = names[error.item]

@@ -30,7 +30,7 @@ class NodeResults(NamedTuple):
     seconds: float
     """Time to compute the whole batch."""
     recomputed: list[int]
-    """Of new nodes, how many stored states were recomputed for each; empty for known nodes."""
+    """How many stored states were recomputed for each new node; empty for known nodes."""
     sequence: int
     """The number of the last change of the graph that the answers contain."""
 
@@ -39,7 +39,7 @@ class NodeResults(NamedTuple):
         """`start` is when the batch began, by `time.perf_counter`."""
         logits = answers.logits
         is_finite = bool(np.isfinite(logits).all() and np.isfinite(answers.embeddings).all())
-        with np.errstate(invalid="ignore"):  # a request with a row that is not finite is refused later
+        with np.errstate(invalid="ignore"):  # rows that are not finite become errors later
             shares = None if task == "regression" else probabilities(logits, task)
         labels = logits.argmax(axis=1).tolist()
         recomputed = answers.recomputed.tolist() if isinstance(answers, ExtendedAnswers) else []
@@ -116,7 +116,7 @@ class BothResults(NamedTuple):
 
 
 class PartialResults(NamedTuple):
-    """The results of the nodes of a request that have an answer, and the errors of the others, by position."""
+    """The results of the nodes that have an answer, and the errors of all other nodes of a request, by position."""
 
     results: NodeResults | BothResults | None
     """None if no node has an answer."""

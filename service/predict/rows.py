@@ -25,7 +25,7 @@ FORESEEN_LAYERS = 3
 """Up to this number of layers, the cost of an exact answer is known before the neighbourhood is gathered."""
 
 
-@dataclass(eq=False)  # compared by identity: arrays have no truth value. A frozen one takes twice the time to make
+@dataclass(eq=False)  # compared by identity: arrays have no truth value. A frozen dataclass takes twice the time to make
 class KnownRows:
     """Rows of the graph."""
 
@@ -167,7 +167,7 @@ class BothRows:
 
 
 class SingleRows:
-    """The base of rows that the compute process computes alone, never in a batch with others, from the live graph."""
+    """The base of rows that the compute process computes from the live graph, never in a batch with other rows."""
 
     kind, cost, has_exact_cost, reads_live_graph = None, 0, False, True
 
@@ -177,8 +177,8 @@ class SingleRows:
 
 @dataclass(frozen=True, eq=False)
 class AssumedRows(SingleRows):
-    """Nodes of the graph after the operations in `assuming`. The compute process looks up their rows: the operations may be
-    many, and row numbers of assumed nodes are valid only until the graph changes.
+    """Nodes of the graph after the operations in `assuming`. The compute process finds their row numbers: operations may be
+    many, and the numbers are valid only until the graph changes.
     """
 
     question: Question
@@ -208,7 +208,7 @@ class AssumedRows(SingleRows):
 
 
 class Rows(Protocol):
-    """What the batcher needs of rows: the classes above, and those of other routes."""
+    """The interface of rows for the batcher, which the classes above and the rows of other routes have."""
 
     @property
     def kind(self) -> object: ...
@@ -227,7 +227,7 @@ class Rows(Protocol):
 def rows_of(
     model: ServedModel, question: Question, nodes: Sequence[Any], embeddings: bool, max_recompute: int
 ) -> KnownRows | NewRows | BothRows:
-    """The rows of nodes of a question: ids of known nodes, then new nodes. Raises the error of an invalid node."""
+    """The rows of some nodes of a question: ids of known nodes, then new nodes. Raises the error of an invalid node."""
     if not question.new_nodes:
         return KnownRows.of(model, nodes, embeddings)
     new = nodes if not question.nodes else [node for node in nodes if isinstance(node, NewNode)]
@@ -244,7 +244,7 @@ def rows_of(
 def bisect_errors(nodes: Sequence[Any], prepare: Callable[[Sequence[Any]], Any]) -> Iterator[tuple[int, Exception | None]]:
     """Finds the nodes that cannot be prepared, by bisection. Yields the position of each with its error.
 
-    After a step that finds none it yields (-1, None), so that the caller can let other work run.
+    After a step without such a node, yields (-1, None), so that the caller can let other work run.
     """
     parts = [(0, len(nodes))]
     while parts:
@@ -269,5 +269,5 @@ def compute(model: ServedModel, batch: Sequence[Any]) -> list[AnyResults | Excep
     """One result or error per element of the batch. If the batch fails, each element is computed alone."""
     try:
         return list(batch[0].compute(model, batch))
-    except Exception as error:  # of one request: it must not fail the others
+    except Exception as error:  # an error of one request must not fail other requests
         return [error] if len(batch) == 1 else [compute(model, [rows])[0] for rows in batch]

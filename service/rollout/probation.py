@@ -1,7 +1,7 @@
 """Probation: the first minutes of a live version. If the version fails, the service rolls the store back.
 
-Every worker judges a version by its own answers. If several workers find the same version bad, one of them rolls back: the
-store compares and changes the live version under its lock. A version that a roll-back made live is not on probation, so
+Every worker judges a version by its own answers. If several workers find the same version bad, only the first rolls back:
+the store compares and changes the live version under its lock. A version that a roll-back made live is not on probation, so
 that roll-backs cannot form a cycle.
 """
 
@@ -28,7 +28,7 @@ def last_rollback(history: History) -> dict[str, Any] | None:
 
 
 class Probation:
-    """All methods but `record_answer` read the store: they are called in threads, one at a time."""
+    """All methods except `record_answer` read the store: they are called in threads, one at a time."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings, self._metrics = settings, metrics

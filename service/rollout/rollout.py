@@ -1,12 +1,12 @@
-"""Which version this worker serves, and how it changes to another version without losing a request.
+"""The roll-out: this worker follows the live version of the store, without losing a request.
 
 The worker opens, verifies and warms up a version that went live in the store, validates it against its probes, and applies
 the changes of the graph that the log holds, while it still serves the old version. Then one assignment swaps them. Requests
 in flight finish on the old version, which closes after the last of them.
 
-If a version cannot be loaded, the old version stays in service and the worker tries again with backoff. Damaged content and
-probes that disagree prove that the *version* is wrong (`refused`): `probation` rolls the store back. All other failures
-(no GPU, no memory, an I/O error) concern only this worker (`failed`).
+If a version cannot be loaded, the old version stays in service and the worker tries again with backoff. Damaged content
+and probes that are not reproduced prove that the *version* is wrong (`refused`): `probation` rolls the store back. All other
+failures (no GPU, no memory, an I/O error) concern only this worker (`failed`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ LOG = logging.getLogger("service.rollout.rollout")
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 300.0
 """Backoff between attempts to load a version."""
 LOCK_SECONDS = 10.0
-"""Longest wait for a lock of the store: a client, or the watch of this worker, waits for it."""
+"""Longest wait for a lock of the store: a client or the watch of this worker waits as long."""
 STALL_SECONDS = 10.0
 """A store that takes longer to name its live version is reported."""
 POLL_SECONDS, REPLAY_SECONDS = 0.05, 2.0
-"""Of `start`: time between two checks, and longest wait for a version that applies changes."""
+"""In `start`: time between two checks, and longest wait for a version that applies changes."""
 WARM_UP_ENTRIES = 1_000_000
 """Adjacency entries that the warm-up of stale states reads before a version is served: below a second."""
 _ABSOLUTE_PATH = re.compile(r"(?<![\w.])/\w")
@@ -90,7 +90,7 @@ class Rollout:
         """Returns when the live version is served, or the first attempt to load it has failed.
 
         If no worker of this server is ready, it also returns when the version has applied changes of the graph for
-        REPLAY_SECONDS: clients then learn from `current` how far it is. Otherwise the other workers answer meanwhile.
+        REPLAY_SECONDS: the refusals of `current` then report its progress. Otherwise the other workers answer meanwhile.
         """
         checked = asyncio.Event()
         self._task = asyncio.create_task(self._watch(checked))
@@ -214,7 +214,7 @@ class Rollout:
             return  # logged before: this check runs every `poll_seconds`
         event = "the check for a version to serve failed" if version is None else f"version {version} is not loaded"
         state = "no version is in service" if self.model is None else f"version {self.model.version} stays in service"
-        trace = None if isinstance(error, StoreError | EngineError) else error  # the text of these says everything
+        trace = None if isinstance(error, StoreError | EngineError) else error  # their text is complete
         level, name = logging.WARNING if version is None else logging.ERROR, type(error).__name__
         LOG.log(level, "%s (%s: %s); %s, next attempt in %g s", event, name, error, state, pause, exc_info=trace)
 

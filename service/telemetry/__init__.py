@@ -1,4 +1,4 @@
-"""What operators see: the log and the metrics.
+"""The log and the metrics, for operators.
 
 Functions here take plain values. This folder imports no other module of the service, so that every module can use it.
 """

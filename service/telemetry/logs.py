@@ -1,7 +1,7 @@
-"""The log on standard error, one line per request and one per event, without request bodies and secrets: JSON, or text for
-a person at a terminal (`text_lines`).
+"""The log on standard error: one line per request or event, without request bodies and secrets, as JSON or as text for a
+person at a terminal (`text_lines`).
 
-A thread writes the lines, so that a reader of the log that stalls delays no request. At most MAX_WAITING_BYTES wait to be
+A thread writes the lines, so that a stalled reader of the log delays no request. At most MAX_WAITING_BYTES wait to be
 written; further lines are dropped and counted (`sgf_log_lines_dropped_total`).
 """
 
@@ -21,7 +21,7 @@ import orjson
 from service.telemetry.text_lines import TextLines
 
 EXTRA_FIELDS = ("seconds", "request_id")
-"""Values of `extra` in log calls that become fields of the line."""
+"""Keys of `extra` in log calls whose values become fields of the line."""
 MAX_WAITING_BYTES = 4 * 2**20
 CLOSE_SECONDS = 1.0
 

@@ -23,7 +23,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess, values
 
 from model_store.live_graph.operations import Kind
-from service.telemetry.process_info import container_memory, identity, is_alive, owner_of
+from service.telemetry.process_info import FOLDER_VARIABLE, container_memory, identity, is_alive, owner_of
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -35,9 +35,8 @@ SHADOW_RESULTS = ("passed", "failed")
 SHADOW_SKIPS = ("busy", "budget", "too_large", "extreme", "error")
 REQUEST_DRIFT = ("features", "degrees", "predictions", "confidence")
 DRIFT_KINDS = (*REQUEST_DRIFT, *(f"graph_{kind}" for kind in REQUEST_DRIFT), "graph_sums")
-FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 Merge = Literal["livesum", "livemin", "livemax", "liveall", "livemostrecent"]
-"""How the values of a gauge in all living workers become one."""
+"""How the values of a gauge in all living workers are combined; `liveall` keeps each."""
 
 
 class BulkHistogram(Histogram):
@@ -62,7 +61,7 @@ class Metrics:
 
     def __init__(self, store: Path | None = None) -> None:
         """`store`: the folder of the store, whose file system is measured too."""
-        if os.environ.get(FOLDER_VARIABLE):  # the default asks the system for the process number with every count
+        if os.environ.get(FOLDER_VARIABLE):  # by default, every count asks the system for the process id
             process = identity(os.getpid())
             values.ValueClass = values.MultiProcessValue(lambda: process)  # type: ignore[no-untyped-call]  # their stub
         self.registry, self._store = CollectorRegistry(), store
@@ -197,11 +196,11 @@ class Metrics:
             self._operations[op, result] += 1
 
     def flush(self, dropped_lines: int | None = None) -> None:
-        """Writes what was recorded since the last call. `dropped_lines`: of the log, since the start."""
+        """Writes what was recorded since the last call. `dropped_lines`: dropped lines of the log since the start."""
         if dropped_lines is not None and dropped_lines > self._dropped_lines:
             self.dropped_lines.inc(dropped_lines - self._dropped_lines)
             self._dropped_lines = dropped_lines
-        responses, self._responses = self._responses, defaultdict(list)  # first, so that a failure does not keep them
+        responses, self._responses = self._responses, defaultdict(list)  # first, so that a failure does not repeat them
         stages, self._stages = self._stages, defaultdict(list)
         shed, self._shed = self._shed, Counts()
         for (route, status), durations in responses.items():
@@ -266,7 +265,7 @@ class Metrics:
         if not folder:
             return generate_latest(self.registry)
         for process in {owner_of(path) for path in Path(folder).glob("gauge_live*.db")}:
-            if not is_alive(process):  # the gauges of a killed worker would keep reporting that it is not ready
+            if not is_alive(process):  # a worker that was killed before it was ready would hold sgf_ready at 0
                 multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]  # their stub
         merged = CollectorRegistry()
         multiprocess.MultiProcessCollector(merged)  # type: ignore[no-untyped-call]  # their stub

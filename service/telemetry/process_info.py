@@ -1,8 +1,8 @@
-"""What the kernel knows about processes: their identity, and the memory of their container.
+"""The identities of processes and the memory of their container, as the kernel reports them, and the folder of the metrics.
 
-Also the folder in which all workers of a server keep their metrics, which is named after the identity of the server. An
-identity is the number and the start time of a process: in a container the server is always process 1, so the number alone
-would not tell two servers apart. This module must not import prometheus_client: the folder must exist before that import.
+An identity is the number and the start time of a process: in a container the server is always process 1, so the number alone
+would not tell two servers apart. All workers of a server keep their metrics in one folder, named after its identity. This
+module must not import prometheus_client: the folder must exist before that import.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-FOLDER_PREFIX = "sgf-metrics-"
+FOLDER_VARIABLE, FOLDER_PREFIX = "PROMETHEUS_MULTIPROC_DIR", "sgf-metrics-"
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 CGROUP_LAYOUTS = (
     ("", "memory.max", ("anon", "shmem")),  # version 2
@@ -81,8 +81,8 @@ def metrics_folder() -> Iterator[Path]:
 
 
 def mark(name: str) -> bool:
-    """Marks something that a worker of this server has done. True for the first worker that does it."""
-    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    """Marks an event of this server, such as `ready`. True for the first worker that marks it."""
+    folder = os.environ.get(FOLDER_VARIABLE)
     try:
         if folder is not None:
             (Path(folder) / name).touch(exist_ok=False)
@@ -92,8 +92,8 @@ def mark(name: str) -> bool:
 
 
 def is_marked(name: str) -> bool:
-    """True if a worker of this server has called `mark`, this one or another."""
-    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    """True if any worker of this server has marked the event."""
+    folder = os.environ.get(FOLDER_VARIABLE)
     return folder is not None and (Path(folder) / name).exists()
 
 
