@@ -22,6 +22,7 @@ from tests.deploy.tools import ROOT, need, run
 from tests.service.serving import until
 
 PARENT = "/var/tmp"  # noqa: S108  # gigabytes: on disk, where /tmp may be memory
+FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 Result = subprocess.CompletedProcess[str]
 
 
@@ -43,7 +44,7 @@ def own_engine() -> Iterator[None]:
     socket = f"unix://{folder}/docker.sock"
     options = [f"--data-root={folder}/data", f"--exec-root={folder}/run", f"--pidfile={folder}/pid", f"--host={socket}"]
     options += ["--storage-driver=overlay2", "--bridge=none"]  # builds use the machine's network, Compose makes its own
-    with pytest.MonkeyPatch.context() as patch, (folder / "log").open("w") as log:
+    with unchanged_forwarding(), pytest.MonkeyPatch.context() as patch, (folder / "log").open("w") as log:
         patch.setenv("DOCKER_HOST", socket)
         with subprocess.Popen([need("dockerd"), *options], stdout=log, stderr=log) as process:
             try:
@@ -54,6 +55,17 @@ def own_engine() -> Iterator[None]:
                 process.terminate()
                 process.wait(timeout=60)
     remove(folder)
+
+
+@contextmanager
+def unchanged_forwarding() -> Iterator[None]:
+    """Restores what an engine changes and leaves: the rules of iptables, and whether the machine forwards packets."""
+    rules, is_forwarding = run(need("iptables-save")).stdout, FORWARDING.read_text()
+    try:
+        yield
+    finally:
+        run(need("iptables-restore"), input=rules)
+        FORWARDING.write_text(is_forwarding)
 
 
 def remove(folder: Path) -> None:
