@@ -77,7 +77,7 @@ FeatureRows: TypeAlias = NDArray[np.floating[Any]] | SparseRows
 
 @dataclass(frozen=True)
 class MixedRows:
-    """Dense and sparse rows of equal width. Each row keeps its form: its answer is bitwise independent of other rows."""
+    """Dense and sparse rows of equal width. Each row keeps its form, so its answer is bitwise independent of the others."""
 
     dense: NDArray[np.floating[Any]]
     sparse: SparseRows
@@ -103,10 +103,11 @@ class MappedRows:
     """
 
     inputs: Array
-    """Z0 by row."""
+    """Z0 of all nodes of the graph."""
     initial: Array
-    """The GCN's input by row."""
+    """The GCN's input, of all nodes of the graph."""
     rows: Indices
+    """The nodes that these rows stand for."""
     width: int
     """The number of features."""
 
@@ -134,7 +135,7 @@ def checked_features(features: Any, width: int | None, error: MakeError) -> Any:
 
 
 def check_values(rows: FeatureRows, error: MakeError, first_row: int = 0) -> None:
-    """Raises the error for the first value that is not a finite float32. `first_row` is the number of the first row."""
+    """Raises the error for the first value that is not a finite float32. `first_row`: what the error adds to row numbers."""
     values = rows.values if isinstance(rows, SparseRows) else rows
     for start in range(0, len(values), BLOCK_ROWS):  # bounds the memory
         # Models run in float32: a larger value would become infinity later, where its row and column are unknown.
@@ -240,7 +241,7 @@ def _checked_mixed(rows: MixedRows, width: int | None, error: MakeError) -> Mixe
 
 
 def _first_invalid(rows: FeatureRows, valid: NDArray[np.bool_], start: int = 0) -> tuple[int, int]:
-    """Row and column of the first invalid entry; `valid` begins at row, or for sparse rows at entry, `start`."""
+    """Row and column of the first invalid entry; `valid` begins at row `start`, or, for sparse rows, at entry `start`."""
     if isinstance(rows, SparseRows):
         entry = start + int(np.flatnonzero(~valid)[0])
         return int(np.searchsorted(rows.indptr, entry, side="right")) - 1, int(rows.indices[entry])

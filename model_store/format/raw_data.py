@@ -44,6 +44,7 @@ def raw_arrays(config: ModelConfig, sizes: Sizes, graph: Graph, labels: Any, spl
     if labels is not None:
         array, shape = np.asarray(labels), specs[LABELS].shape
         kinds = "iu" if config.task == "multiclass" else "fiub"
+        # (N,) and (N, 1) are both accepted.
         if array.shape[:1] != shape[:1] or array.size != np.prod(shape) or array.dtype.kind not in kinds:
             what = "whole numbers" if config.task == "multiclass" else "numbers"
             raise DataError(f"labels are {array.dtype} {array.shape}, a {config.task} model needs {what} {shape}")

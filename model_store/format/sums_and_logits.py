@@ -57,11 +57,11 @@ def write_logits(
     config: ModelConfig,
     weights: Weights,
     summary: Summary,
-    take_embeddings: Callable[[int, NDArray[Any]], None] = lambda _start, _rows: None,
+    take_embeddings: Callable[[int, NDArray[Any]], None] = lambda _start, _embeddings: None,
 ) -> None:
     """Writes float32 logits of every node, computed from states before any rounding.
 
-    `take_embeddings` is called with the embeddings of the same nodes, block by block, and the row of the first one.
+    For every block of nodes, calls `take_embeddings(start, embeddings)`; `start` is the row of the first node.
     """
     model, target = InferenceModel(config, weights), npy.create(path, spec)
     for start in range(0, len(target), LOGITS_CHUNK_ROWS):

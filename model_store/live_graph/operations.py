@@ -59,7 +59,7 @@ class Change(NamedTuple):
     request: str = ""
     """The sha256 of the request, by which a request that is sent again is recognised."""
     skipped: int = 0
-    """Operations of the request that `upsert` turned into an update, or into nothing."""
+    """The number of operations of the request that `upsert` turned into an update, or into nothing."""
 
     def to_payload(self) -> bytes:
         operations = [operation.to_json() for operation in self.operations]

@@ -76,11 +76,11 @@ class PendingChanges:
         """
         strict: list[Operation] = []
         changed, savepoint = 0, self._draft.savepoint()
-        for index, (operation, rows) in enumerate(zip(operations, features, strict=True)):
+        for index, (operation, prepared) in enumerate(zip(operations, features, strict=True)):
             try:
                 steps = self._resolve(operation) if upsert else [operation]
                 for step in steps:
-                    getattr(self, f"_{step.op}")(step, rows)
+                    getattr(self, f"_{step.op}")(step, prepared)
             except OperationError as error:
                 self._draft.rollback(savepoint)
                 raise OperationError(error.code, error.message, index, error.node) from None

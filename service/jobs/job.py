@@ -23,8 +23,8 @@ Time = Annotated[str, AfterValidator(_check_time)]
 
 
 class Job(BaseModel):
-    """Immutable; `model_copy` makes changed copies. Fields that become paths are validated: other programs may write to
-    Redis.
+    """Immutable; `model_copy` makes changed copies. Fields that become parts of paths are validated, because other
+    programs may write to the Redis that records are read from.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")

@@ -14,6 +14,8 @@ from sgformer.arrays.operations import Indices, expand_runs, run_starts
 from sgformer.live.row_table import RowNumbers, RowTable, RowValues, grown
 
 START, CAPACITY, REMOVED = range(3)
+"""The columns of the table of rows with a list of their own: where the list starts in the pool, for how many neighbours it
+has room, and whether the row was removed."""
 ROW_BITS = 32
 """A directed edge as an integer: its source, or the position of its source, shifted left by ROW_BITS, plus its target."""
 
@@ -96,6 +98,7 @@ class ChangedAdjacency:
         if len(unchanged) == len(nodes):
             return self.base.neighbors(nodes)
         degrees = self.degrees(nodes)
+        # A row without a list of its own gets wrong entries here; the next lines replace them.
         lists = self._pool.take(expand_runs(self._table.column(START).take(slots, mode="clip"), degrees), mode="clip")
         if len(unchanged):
             lists[in_base.repeat(degrees)] = self.base.neighbors(nodes[unchanged])
@@ -115,15 +118,15 @@ class ChangedAdjacency:
             return self._kept_runs[1]
         slots, lengths = self._table.slots(rows), self.degrees(rows) + 1
         ends = lengths.cumsum()
-        loops = ends - lengths
+        starts = ends - lengths
         if np.count_nonzero(slots < 0):
             is_neighbor = np.ones(int(lengths.sum()), dtype=bool)
-            is_neighbor[loops] = False
+            is_neighbor[starts] = False
             members = np.empty(len(is_neighbor), dtype=np.int64)
             members[is_neighbor] = self.neighbors(rows)
         else:  # also takes the entry before each list, which the row itself then replaces
             members = self._pool.take(expand_runs(self._table.column(START)[slots] - 1, lengths), mode="clip")
-        members[loops] = rows
+        members[starts] = rows
         if keep:
             self._kept_runs = key, (members, ends)
         return members, ends
@@ -184,7 +187,7 @@ class ChangedAdjacency:
     def change(self, num_added: int, removed_rows: Indices, added: DirectedEdges, removed: DirectedEdges) -> None:
         """Adds and removes rows and edges.
 
-        `added` must have absent edges only, `removed` present edges only, among them every edge of a removed row.
+        No edge of `added` may be present; every edge of `removed` must be. `removed` must have all edges of removed rows.
         """
         new_rows = np.arange(self.num_nodes, self.num_nodes + num_added)
         self._kept_runs = b"", (new_rows[:0], new_rows[:0])

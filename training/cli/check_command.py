@@ -56,10 +56,11 @@ def check_data(options: CheckOptions, _events: EventWriter) -> int:
 
 
 def _facts_without_labels(options: CheckOptions) -> DataFacts | None:
-    """The facts about the graph alone; None if it cannot be read either, even with missing cells filled in."""
+    """The facts about the graph without labels; None if the graph cannot be read."""
     if options.data is None or options.data is LIVE:
         return None
-    for reading in (options.reading, replace(options.reading, impute="mean")):  # to count all missing cells
+    # A missing cell is an error of the first reading; the second fills in the missing cells and counts them.
+    for reading in (options.reading, replace(options.reading, impute="mean")):
         with suppress(StoreError, SgformerError):
             user = read_user_graph(options.data, reading)
             return DataFacts.of_graph(options.data.stem, user.graph, user.feature_names, user.schema, user.missing_cells)

@@ -140,10 +140,11 @@ def _missing(column: ColumnFacts) -> str:
 
 
 def _range(column: ColumnFacts) -> tuple[str, str]:
-    """From and to; dates are days since 1970-01-01."""
+    """The cells of the columns "from" and "to". A category column has its number of values as "to"."""
     if column.categories is not None:
         return "", f"{column.categories} value{'s' * (column.categories != 1)}"
     if column.kind == "date":
+        # In days since 1970-01-01.
         low, high = (str(np.datetime64(int(days), "D")) for days in (column.low, column.high))
         return low, high
     digits = ".0f" if column.kind == "whole number" and max(abs(column.low), abs(column.high)) < MAX_PLAIN else "g"

@@ -30,7 +30,7 @@ def available_cpus(cgroups: Path = CGROUPS, own: Path = Path("/proc/self/cgroup"
 
 
 def _quotas(cgroups: Path, own: Path) -> list[float]:
-    """The limits of the control group of this process and of those around it, in CPUs; both versions of the interface."""
+    """The limits of the control group of this process and of those around it, in CPUs. Reads cgroup v1 and v2."""
     try:
         groups = [line.split(":", 2) for line in own.read_text().splitlines()]
     except OSError:

@@ -21,7 +21,8 @@ from training.data.labelled import TEST, TRAIN, VALIDATION, LabelledGraph
 from training.fit import tasks
 
 MAX_WORK = 250_000_000
-"""The largest work of a linear model, about ten seconds: stored feature values of training and scored nodes x outputs."""
+"""A linear model with more work is skipped. The work is the number of stored feature values of the training nodes and the
+scored nodes, times the number of outputs; this much takes about ten seconds."""
 MAX_ITERATIONS = 100
 UNSEEN = -1e9
 """The logit of a class that no training node has."""
@@ -57,6 +58,7 @@ def _constant_logits(data: LabelledGraph) -> NDArray[np.float64]:
     columns = labels.reshape(len(labels), -1)
     labelled = ~np.isnan(columns)
     means = np.where(labelled, columns, 0).sum(axis=0) / np.maximum(labelled.sum(axis=0), 1)
+    # A label is predicted if its logit is positive, which is if most of the labelled nodes have it.
     return np.asarray(means - 0.5 if data.task == "multilabel" else means)
 
 

@@ -1,4 +1,4 @@
-"""docs/results.json: the scores of all tables. A cell is stored after every run, so a stopped table continues."""
+"""docs/results.json: the scores of all tables. A cell is stored after every run, so a table that was stopped continues."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Entry:
     validation: list[float] = field(default_factory=list)
     seconds: float = 0.0
     epoch_seconds: list[float] = field(default_factory=list)
-    """Of research models, the mean time of an epoch, one per run."""
+    """The mean time of an epoch, one per run; only for the models of `research_training`."""
     settings: str = ""
     """The digest of the settings."""
     search: str = ""
@@ -53,7 +53,7 @@ Table = dict[str, dict[str, dict[str, Any]]]
 
 
 class ResultsFile:
-    """The tables of a JSON file, which every change writes."""
+    """The tables of a JSON file. Every change of a table writes the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

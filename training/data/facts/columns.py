@@ -20,8 +20,8 @@ ColumnKind = Literal["constant", "0/1", "whole number", "number", "category", "d
 Suspicion = Literal["index", "id", "label"]
 MIN_ID_NODES = 20
 LOG_MAX_CHANCE = -7.0
-"""Natural logarithm of a probability, about 1 in 1,000. A column of distinct whole numbers holds ids if as many random
-numbers from its range would all be distinct with a smaller probability."""
+"""Natural logarithm of a probability of about 1 in 1,000. A column of n distinct whole numbers is taken for ids if n random
+numbers from its range are all distinct with a smaller probability."""
 INDEX_NAMES = re.compile(r"(|index|level_0|row|unnamed: ?\d+|column ?\d+)", re.IGNORECASE)
 ID_NAMES = re.compile(r"(.*[_ -])?(id|ids|uuid|guid)|.*[a-z](Id|ID)")
 
@@ -44,7 +44,7 @@ class ColumnFacts:
 
 
 def with_missing(columns: list[ColumnFacts], cells: Mapping[str, int], rows: int) -> list[ColumnFacts]:
-    """The columns of a table with their shares of missing cells. `cells`: their numbers, by column."""
+    """The columns of a table with their shares of missing cells. `cells`: the number of missing cells, by column."""
     return [replace(column, missing=cells.get(column.name, 0) / rows) for column in columns]
 
 
@@ -69,7 +69,7 @@ def column_facts(rows: FeatureRows, names: tuple[str, ...] | None, labels: NDArr
     """Returns the facts about each column, in order.
 
     Args:
-        labels: classes (N,) with -1, or values (N,) or (N, T) with NaN; None if there are none.
+        labels: classes (N,), -1 for unknown; or values (N,) or (N, T), NaN for unknown; None if the data has no labels.
     """
     low, high, whole = _ranges(rows)
     _, scale = column_statistics(rows)
@@ -128,14 +128,15 @@ def _suspicions(
             suspicions[place] = "index"
         elif column.kind == "whole number" and column.high - column.low >= rows.shape[0] - 1:
             values = matrix[:, [place]]
-            if suspicion := _numbering(values.toarray()[:, 0] if isinstance(rows, SparseRows) else values[:, 0]):
+            if suspicion := _suspect_ids(values.toarray()[:, 0] if isinstance(rows, SparseRows) else values[:, 0]):
                 suspicions[place] = suspicion
     if labels is not None:
         suspicions |= dict.fromkeys(find_leaks(matrix, labels), "label")
     return suspicions
 
 
-def _numbering(values: NDArray[Any]) -> Suspicion | None:
+def _suspect_ids(values: NDArray[Any]) -> Suspicion | None:
+    """Whether whole numbers look like row numbers, like ids, or like neither."""
     if len(values) < MIN_ID_NODES:
         return None
     if (np.diff(values) == 1).all():
