@@ -48,7 +48,6 @@ class Halo:
             self.columns[part.start - first : part.stop - first] = column_of[adjacency.indices[part]]
         self.degrees = np.concatenate([np.diff(adjacency.indptr[start : stop + 1]), adjacency.degrees(self._rows)])
         """Of the nodes of all columns."""
-        self.first_column = 0
         self._buffers: dict[Any, NDArray[Any]] = {}
 
     def extended(self, states: NDArray[Any]) -> NDArray[Any]:

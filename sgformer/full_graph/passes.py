@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -53,26 +52,23 @@ class Passes:
     ) -> None:
         """`shard`: the rows of this process, if several processes share the graph; all of them call the same methods."""
         graph.check_width(config.in_features)
-        self._shard = shard
-        graph = shard.graph if shard else graph
-        self._graph, self._device, self._chunk_rows = graph, torch.device(device), chunk_rows
-        adjacency = graph.adjacency
-        self._bounds = [0]
-        while (start := self._bounds[-1]) < graph.num_nodes:
-            full = int(np.searchsorted(adjacency.indptr, adjacency.indptr[start] + BLOCK_ENTRIES, side="right")) - 1
-            self._bounds.append(min(max(full, start + 1), start + BLOCK_ROWS, graph.num_nodes))
+        shard = shard or Shard(0, graph.num_nodes, graph.features, graph.adjacency, 0, graph.adjacency.all_degrees())
+        self._shard, self._device, self._chunk_rows = shard, torch.device(device), chunk_rows
+        shares, whole = shard.product_shares, (shard.first_row, shard.first_row + shard.num_rows)
+        self._blocks = self._blocks_of([shares.kept if shares else whole])
+        self._given_blocks = self._blocks_of(shares.given if shares else [])
+        self._received_blocks = self._blocks_of(shares.received if shares else [])
         # All blocks share an array for their products: page faults of a new array cost more than the products. It comes from
         # numpy, which asks for huge pages; torch does not.
-        block_rows = max((stop - start for start, stop in pairwise(self._bounds)), default=0)
+        block_rows = max((stop - start for start, stop in self._blocks + self._given_blocks), default=0)
         self._product = torch.from_numpy(np.empty((block_rows, config.hidden), dtype=dtype)).to(device)
-        degrees, self._first_column = (shard.degrees, shard.first_column) if shard else (adjacency.all_degrees(), 0)
-        self._rows = PropagationRows(adjacency, self._product.dtype, device, degrees, self._first_column)
-        self._only_block = self._rows.between(0, graph.num_nodes) if len(self._bounds) == 2 else None
+        self._rows = PropagationRows(shard.adjacency, self._product.dtype, device, shard.degrees)
+        self._only_block = {block: self._rows.between(*block) for block in self._blocks} if self.single_block else {}
 
     @property
     def single_block(self) -> bool:
         """True if a layer has one product, which reads its whole input first: the output may then overwrite the input."""
-        return len(self._bounds) <= 2
+        return len(self._blocks) <= 1
 
     def chunks(self, start: int, stop: int) -> Iterator[slice]:
         for begin in range(start, stop, self._chunk_rows):
@@ -89,16 +85,16 @@ class Passes:
         store, store_initial = write_into(inputs), write_into(initial)
 
         def read(rows: slice) -> tuple[slice, torch.Tensor, torch.Tensor]:
-            return rows, *model.inputs(self._graph.features[rows])
+            return rows, *model.inputs(self._shard.features[rows])
 
-        for rows, states, graph_states in self._ahead(read, self.chunks(0, self._graph.num_nodes)):
+        for rows, states, graph_states in self._ahead(read, self.chunks(0, self._shard.num_rows)):
             store(rows, states)
             if initial is not inputs:
                 store_initial(rows, graph_states)
             *query, key = model.project(states, *names)
             part = AttentionSums.of_rows(config.normalization, query[0] if query else None, key, states[:, None, :])
             sums = sums + part.on_host()
-        return model.with_mapped_values(self._shard.total(sums) if self._shard else sums)
+        return model.with_mapped_values(self._shard.total(sums))
 
     def layer(
         self,
@@ -113,15 +109,47 @@ class Passes:
 
         The propagated rows are written into `aggregate`, if given.
         """
-        extended = self._shard.extended(previous) if self._shard else previous
-        apply, placed = model.graph_layers[number - 1], self._place(extended)
-        for block, propagation, states, own in self._ahead(partial(self._block, extended, placed), pairwise(self._bounds)):
-            product = propagation.product(states, own, self._product[: block.stop - block.start])
+        apply = model.graph_layers[number - 1]
+        for block, product in self._products(self._shard.extended(previous)):
+            first, last = (bound - self._shard.first_row for bound in (block.start, block.stop))
             if aggregate is not None:
-                write_into(aggregate)(block, product)
-            for rows in self.chunks(block.start, block.stop):
+                write_into(aggregate)(slice(first, last), product)
+            for rows in self.chunks(first, last):
                 added = None if apply.reads is None else self.on_device((initial if apply.reads == 0 else previous)[rows])
-                emit(rows, apply(product[rows.start - block.start : rows.stop - block.start], added))
+                emit(rows, apply(product[rows.start - first : rows.stop - first], added))
+
+    def _products(self, states: NDArray[Any]) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Rows of P times the extended states, for all rows of the range, with their numbers in the shard's adjacency."""
+        placed, shares = self._place(states), self._shard.product_shares
+        if shares is None:
+            yield from self._multiplied(states, placed, self._blocks)
+            return
+        handed_over = shares.array(states.shape[1], states.dtype)
+        store = write_into(handed_over)
+        for rows, product in self._multiplied(states, placed, self._given_blocks):
+            store(rows, product)
+        announced = shares.announce()
+        yield from self._multiplied(states, placed, self._blocks)
+        announced.wait()
+        for start, stop in self._received_blocks:
+            yield slice(start, stop), self.on_device(handed_over[start:stop])
+
+    def _multiplied(
+        self, states: NDArray[Any], placed: torch.Tensor | None, blocks: list[tuple[int, int]]
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        for block, propagation, columns, own in self._ahead(partial(self._block, states, placed), blocks):
+            yield block, propagation.product(columns, own, self._product[: block.stop - block.start])
+
+    def _blocks_of(self, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Cuts ranges of rows of the shard's adjacency into blocks."""
+        indptr, blocks = self._shard.adjacency.indptr, []
+        for start, stop in ranges:
+            while start < stop:
+                full = int(np.searchsorted(indptr, indptr[start] + BLOCK_ENTRIES, side="right")) - 1
+                end = min(max(full, start + 1), start + BLOCK_ROWS, stop)
+                blocks.append((start, end))
+                start = end
+        return blocks
 
     def _place(self, states: NDArray[Any]) -> torch.Tensor | None:
         """All states on the device; None if they do not fit."""
@@ -132,12 +160,11 @@ class Passes:
     ) -> tuple[slice, Propagation, torch.Tensor, torch.Tensor]:
         """A block of rows of P, with the states of its columns and of its rows."""
         rows = slice(*bounds)
-        own = slice(*(bound + self._first_column for bound in bounds))
         if placed is not None:
-            return rows, self._only_block or self._rows.between(*bounds), placed, placed[own]
+            return rows, self._only_block.get(bounds) or self._rows.between(*bounds), placed, placed[rows]
         columns = self._rows.neighbors(*bounds)
         propagation = self._rows.between(*bounds, columns)
-        return rows, propagation, self.on_device(states[columns]), self.on_device(states[own])
+        return rows, propagation, self.on_device(states[columns]), self.on_device(states[rows])
 
     def _ahead(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """The results of `function`, in order. With a GPU, a thread makes the next result while the GPU computes."""

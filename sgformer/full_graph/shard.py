@@ -2,7 +2,8 @@
 
 Process r of P computes a range of rows. The sums of all processes are added once, in float64 and in the order of the ranges.
 Every GCN layer begins with the states of the neighbours outside the range: processes of one host share memory
-(`shared_rows`), those of several hosts send them to each other (`halo`).
+(`shared_rows`), those of several hosts send them to each other (`halo`). Processes of one host also hand sparse products
+over to each other (`product_shares`).
 The processes are those of torch.distributed (gloo or nccl), which the caller has initialised.
 """
 
@@ -19,8 +20,10 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from sgformer.adjacency import Adjacency
+from sgformer.features import FeatureRows
 from sgformer.full_graph.collectives import all_gather, on_one_host, world_size
 from sgformer.full_graph.halo import Halo
+from sgformer.full_graph.product_shares import ProductShares
 from sgformer.full_graph.shared_rows import SharedRows
 from sgformer.full_graph.storage import OpenFile, file_in_memory
 from sgformer.graph import Graph
@@ -29,23 +32,29 @@ from sgformer.sums import SUM_NAMES, AttentionSums
 CHUNK_ROWS = 8192
 """Rows of a chunk of the passes."""
 ROW_COST = 3
-"""The work of a row in a GCN layer without its edges, in units of one edge. Ranges have equal work in a layer, not equally
-many rows: the processes wait for each other before every layer, which costs more than the inputs."""
+"""The work of a row in a GCN layer without its edges, in units of one edge. Ranges of processes of several hosts have equal
+work in a layer, not equally many rows: the processes wait for each other before every layer, which costs more than the
+inputs."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A range of rows. `graph` has their features, and neighbours numbered as columns of the extended states."""
+    """A range of rows of a graph."""
 
     start: int
     stop: int
-    graph: Graph
+    features: FeatureRows
+    """Of the rows of the range."""
+    adjacency: Adjacency
+    """Neighbours are numbered as columns of the extended states. Row and column i are the same node."""
+    first_row: int
+    """The row of `adjacency` that is the first row of the range. Its other rows follow."""
     degrees: NDArray[np.int64]
     """The degrees of the nodes of all columns."""
-    first_column: int
-    """The column of the first row of the range. Its other rows follow."""
-    others: SharedRows | Halo | None
+    others: SharedRows | Halo | None = None
     """Where the states of other ranges come from; None if there are none."""
+    product_shares: ProductShares | None = None
+    """The rows of `adjacency` whose products this process computes; None: those of its range."""
 
     @classmethod
     def of(cls, graph: Graph, open_file: OpenFile = file_in_memory, chunk_rows: int = CHUNK_ROWS) -> Shard:
@@ -57,13 +66,20 @@ class Shard:
         """
         adjacency, count = graph.adjacency, graph.num_nodes
         if world_size() == 1:
-            return cls(0, count, graph, adjacency.all_degrees(), 0, None)
-        bounds = row_ranges(adjacency, world_size(), chunk_rows)
+            return cls(0, count, graph.features, adjacency, 0, adjacency.all_degrees())
+
+        def ranges(edge_cost: int, row_cost: int) -> list[int]:
+            return row_ranges(edge_cost * adjacency.indptr + row_cost * np.arange(count + 1), world_size(), chunk_rows)
+
+        bounds = ranges(0, 1) if on_one_host() else ranges(1, ROW_COST)
         start, stop = bounds[dist.get_rank() : dist.get_rank() + 2]
-        indptr = adjacency.indptr[start : stop + 1]
-        others = (SharedRows if on_one_host() else Halo)(adjacency, bounds, open_file)
-        part = Graph(graph.features[start:stop], Adjacency(indptr - indptr[0], others.columns))
-        return cls(start, stop, part, others.degrees, others.first_column, others)
+        features = graph.features[start:stop]
+        if on_one_host():
+            shares = ProductShares(count, bounds, ranges(1, 0), open_file)
+            degrees = adjacency.all_degrees()
+            return cls(start, stop, features, adjacency, start, degrees, SharedRows(bounds, open_file), shares)
+        halo, indptr = Halo(adjacency, bounds, open_file), adjacency.indptr[start : stop + 1]
+        return cls(start, stop, features, Adjacency(indptr - indptr[0], halo.columns), 0, halo.degrees, halo)
 
     @property
     def num_rows(self) -> int:
@@ -71,7 +87,7 @@ class Shard:
 
     def total(self, sums: AttentionSums) -> AttentionSums:
         """The sums over all rows, from those of every range. The same bits in every process."""
-        if world_size() == 1:
+        if self.others is None:
             return sums
         shapes = [np.shape(getattr(sums, name)) for name in SUM_NAMES]
         flat = np.concatenate([np.ravel(getattr(sums, name)) for name in SUM_NAMES] + [[float(sums.count)]])
@@ -83,12 +99,15 @@ class Shard:
         return states if self.others is None else self.others.extended(states)
 
 
-def row_ranges(adjacency: Adjacency, count: int, chunk_rows: int) -> list[int]:
-    """Bounds of `count` ranges of whole chunks of rows, of about equal work. A small graph has fewer chunks than ranges."""
-    work = adjacency.indptr + ROW_COST * np.arange(adjacency.num_nodes + 1)
-    chunks = np.append(np.arange(0, adjacency.num_nodes, chunk_rows), adjacency.num_nodes)
+def row_ranges(work: NDArray[np.int64], count: int, chunk_rows: int) -> list[int]:
+    """Bounds of `count` ranges of whole chunks of rows, of about equal work: `work[i]` is that of the first i rows.
+
+    A small graph has fewer chunks than ranges.
+    """
+    rows = len(work) - 1
+    chunks = np.append(np.arange(0, rows, chunk_rows), rows)
     inner = chunks[np.searchsorted(work[chunks], work[-1] * np.arange(1, count) / count)]
-    return [0, *inner.tolist(), adjacency.num_nodes]
+    return [0, *inner.tolist(), rows]
 
 
 def _unpacked(like: AttentionSums, flat: NDArray[np.float64], shapes: list[tuple[int, ...]]) -> AttentionSums:

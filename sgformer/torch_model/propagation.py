@@ -70,12 +70,9 @@ class PropagationRows:
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         degrees: NDArray[np.int64] | None = None,
-        first_column: int = 0,
     ) -> None:
-        """If `adjacency` has a range of the rows of a graph, which has more columns than rows: `degrees` are the degrees of
-        the nodes of all columns, and `first_column` is the column of the first row.
-        """
-        self._adjacency, self._first_column = adjacency, first_column
+        """`degrees`: those of the nodes of all columns, if `adjacency` has the first rows of a graph only."""
+        self._adjacency = adjacency
         self._dtype, self._device = dtype, device
         self._root = ((adjacency.all_degrees() if degrees is None else degrees) + 1.0) ** -0.5
         self._rounded_root = torch.from_numpy(self._root).to(dtype).numpy()
@@ -89,15 +86,12 @@ class PropagationRows:
         """These rows of P; with the `columns` of `neighbors`, for a product with the states of these nodes only."""
         indptr = self._adjacency.indptr[start : stop + 1]
         indices = self._adjacency.indices[indptr[0] : indptr[-1]]
-        own = slice(start + self._first_column, stop + self._first_column)
-        weights = np.repeat(self._rounded_root[own], np.diff(indptr))
+        weights = np.repeat(self._rounded_root[start:stop], np.diff(indptr))
         weights *= self._rounded_root[indices]
         values = torch.from_numpy(weights).to(self._device)
-        width = len(self._root)
-        if columns is not None:
-            indices, width = columns.searchsorted(indices), len(columns)
-        matrix = csr_tensor(indptr - indptr[0], indices, values, width)
-        diagonal = torch.from_numpy(self._root[own] ** 2)[:, None].to(self._device, self._dtype)
+        places, width = (indices, len(self._root)) if columns is None else (columns.searchsorted(indices), len(columns))
+        matrix = csr_tensor(indptr - indptr[0], places, values, width)
+        diagonal = torch.from_numpy(self._root[start:stop] ** 2)[:, None].to(self._device, self._dtype)
         return Propagation(matrix, diagonal)
 
 

@@ -95,6 +95,28 @@ def test_processes_of_one_host_see_the_states_of_the_same_layer() -> None:
             np.testing.assert_array_equal(results[layer], np.repeat(expected[:, None], 3, axis=1))
 
 
+def rows_and_products() -> tuple[int, int, Any, Any, Any]:
+    shard = Shard.of(make_graph(), chunk_rows=10)
+    shares = shard.product_shares
+    assert shares is not None
+    return shard.start, shard.stop, shares.kept, shares.given, shares.received
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_processes_of_one_host_have_equally_many_rows_and_entries(count: int) -> None:
+    indptr = make_graph().adjacency.indptr
+    runs = run_ranks(rows_and_products, count, one_host=True)
+    products = [[*range(*kept), *(row for rows in given for row in range(*rows))] for _, _, kept, given, _ in runs]
+    assert sorted(row for rows in products for row in rows) == list(range(300))  # each is computed once
+    for start, stop, kept, _, received in runs:
+        assert abs(stop - start - 300 / count) <= 10
+        assert sorted([*range(*kept), *(row for rows in received for row in range(*rows))]) == list(range(start, stop))
+    entries = [sum(int(indptr[row + 1] - indptr[row]) for row in rows) for rows in products]
+    assert max(entries) < 1.3 * indptr[-1] / count
+    by_rows = [int(indptr[stop] - indptr[start]) for start, stop, *_ in runs]
+    assert max(by_rows) > 1.3 * indptr[-1] / count  # the graph has hubs
+
+
 def forward_in_rounds() -> tuple[Any, set[int], int]:
     """With small rounds; and the numbers of rows of states in one exchange, and the most rows that are gathered at once."""
     exchanged, gathered = set(), [0]
@@ -125,10 +147,11 @@ def test_a_halo_is_exchanged_in_rounds_of_bounded_size(count: int) -> None:
 
 def test_ranges_are_whole_chunks_of_equal_work() -> None:
     adjacency = make_graph().adjacency
-    bounds = row_ranges(adjacency, 3, 10)
+    total = adjacency.indptr + 8 * np.arange(301)
+    bounds = row_ranges(total, 3, 10)
     assert bounds[0] == 0
     assert bounds[-1] == 300
     assert all(bound % 10 == 0 for bound in bounds)
-    work = [adjacency.indptr[stop] - adjacency.indptr[start] + 8 * (stop - start) for start, stop in pairwise(bounds)]
+    work = [total[stop] - total[start] for start, stop in pairwise(bounds)]
     assert max(work) < 1.25 * min(work)
-    assert row_ranges(adjacency, 4, 200) == [0, 200, 200, 200, 300]
+    assert row_ranges(total, 4, 200) == [0, 200, 200, 200, 300]
