@@ -15,11 +15,11 @@ branch of that kind there. No recipe was chosen with the fresh splits below.
 """
 MEDIUM_NOTE = """
 `sgf-train table medium` runs the models of all columns but the last four, on the same splits. `GCN` is the graph branch
-of the same model without attention (alpha 1). In the recipes that have `gnn_weight = false`, its layers have no weights:
-the last one is the sum of the states after one to eight propagations, as in S2GC. `PyG's SGFormer` is the model of
-PyTorch Geometric with its own defaults, our hidden size and the training settings of the recipe. `linear model` and
-`majority class` do not use the graph. A bar is reached if all runs are
-finished, and the mean is not below it and not below the mean of the GCN.
+of the same model without attention (alpha 1). In the recipes that have `gnn_weight = false`, its layers have no
+weights: the last one is the sum of the states after one to eight propagations, as in S2GC. `PyG's SGFormer` is the
+model of PyTorch Geometric with its own defaults, our hidden size and the training settings of the recipe. `linear
+model` and `majority class` do not use the graph. A bar is reached if all runs are finished, and the mean is not below
+it and not below the mean of the GCN.
 
 `cora`, `citeseer` and `pubmed` have the public split. The paper names it, but its commands use another one, which the
 rows `-random` have: 20 random nodes per class train, 500 validate, 1000 test, drawn once with seed 123 for all runs. So
@@ -30,9 +30,10 @@ shared by all splits of a data set, as in the paper: a test node of one split ma
 another.
 
 The GCN has no search of its own unless the table below says so; on actor, its settings train no better than the
-majority class, and on deezer worse than the linear model. The searches have tens of settings per data set, not hundreds, and for PubMed only two; most have a
-hidden size of 64, and hidden 512, which the best published GCNs have, was not tried. Cells that say "not run" were not
-run yet: the command continues the table. Until 2026-11-19, actor and squirrel had runs on the first five splits only.
+majority class, and on deezer worse than the linear model. The searches have tens of settings per data set, not
+hundreds, and for PubMed only two; most have a hidden size of 64, and hidden 512, which the best published GCNs have,
+was not tried. Cells that say "not run" were not run yet: the command continues the table. Until 2026-11-19, actor and
+squirrel had runs on the first five splits only.
 
 Seconds are those of one thread on a machine with other work: they are no benchmark.
 
