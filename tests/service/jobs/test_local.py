@@ -38,8 +38,7 @@ from tests.service.jobs.retraining import (
     wait_for_epoch,
     weak_model,
 )
-from tests.service.serving import Running, in_processes, refused, until
-from tests.service.test_processes import alive
+from tests.service.serving import Running, in_processes, refused, until, worker_pids
 
 SETTINGS = {"admin_token": TOKEN, "model": "demo", "cache_known": "true", "training_threads": "1"}
 
@@ -205,10 +204,10 @@ def test_after_the_leader_is_killed_another_worker_adopts_its_training(running: 
     client, parent = running.client, running.process.pid
     job_id = submit(client, overrides=FOR_EVER)
     wait_for_epoch(client, job_id)
-    killed = alive(parent)  # one process is the leader; the training must outlive it
+    killed = worker_pids(parent)  # one process is the leader; the training must outlive it
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: len(set(alive(parent)) - set(killed)) == 2)
+    until(lambda: len(set(worker_pids(parent)) - set(killed)) == 2)
     until(lambda: client.get("/health/ready").status_code == 200)
     before = job(client, job_id)
     assert before["state"] == "running"
